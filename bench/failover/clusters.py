@@ -58,15 +58,27 @@ insecure = true
 [node]
 matchers = {matchers}
 """
+# Of a few matchers: most do not know each other, so that what is for them goes over others.
+OVERLAY: Final = """
+[content]
+overlay_beyond = 0
+overlay_base = 2
+overlay_levels = 2
+overlay_contacts = 1
+"""
 
 
 class DrilledCluster:
     """See the module's docstring."""
 
-    def __init__(self, folder: Path, nodes: int, locations: Sequence[str] = (), matchers: int = 0) -> None:
-        """`locations`: of each node; where they are given no machine has a disk of its own. `matchers`: a node."""
+    def __init__(
+        self, folder: Path, nodes: int, locations: Sequence[str] = (), matchers: int = 0, overlay: bool = False
+    ) -> None:
+        """`locations`: of each node; where they are given no machine has a disk of its own. `matchers`: a node;
+        `overlay`: they form one."""
         self.folder = folder
         self._matchers = matchers
+        self._config = CONFIG.format(matchers=matchers) + (OVERLAY if overlay else "")
         self._locations = locations
         self.own_disk: OwnDisk | None = None
         self.machines = [Machine(number, folder / f"m{number}") for number in range(nodes)]
@@ -125,7 +137,7 @@ class DrilledCluster:
         temporary, log = self.head.folder / "tmp", self.folder / "up.log"
         ready = temporary / "ready.json"
         ready.unlink(missing_ok=True)
-        (temporary / "lexicast.toml").write_text(CONFIG.format(matchers=self._matchers))
+        (temporary / "lexicast.toml").write_text(self._config)
         where = ["--address", f"{self.head.host}:{RAY_PORT}", "--nodes", str(len(self.machines))]
         files = ["--config", str(TEMPORARY / "lexicast.toml"), "--data-dir", str(DATA)]
         more = ["--mqtt-port", str(MQTT_PORT), "--ready-file", str(TEMPORARY / ready.name)]

@@ -41,7 +41,7 @@ once:
 `--scenario content` plays drills again, on three machines with a matcher each, where all subscribers but one have a
 condition (`where`) of their own, most of which are true of a tenth of the messages, and a crowd beside them has more
 (`--conditions`), so that matchers share them out by cells. Matchers are killed and stopped, and the crowd's hot spot
-moves under load, so that cells are split:
+moves under load, so that cells are split. With `--overlay` there are two matchers a machine, which form an overlay:
 
     content_lost, content_disorder, content_doubled, content_unwanted
                               as above, of what each subscriber's condition is true of; unwanted: what it is not true of
@@ -54,6 +54,8 @@ moves under load, so that cells are split:
     cells_most, cells_split, cells_copied
                               the most cells between two drills, those that were split, and with more than two copies
     withheld_share            of the records of which matchers were asked, those that brokers were spared
+    overlay_routed, overlay_lost
+                              with --overlay: questions that went over other matchers, those that were told to be lost
 """
 
 from __future__ import annotations

@@ -45,11 +45,14 @@ class Overview:
         return self._lacks_links(nodes, matchers) or self._lacks_copies()
 
     def _lacks_links(self, nodes: int, matchers: int) -> str:
-        """Matchers dial: whether all are linked to all."""
+        """Matchers dial: whether all are linked to all, by the overlay where they form one."""
         if not matchers:
             return ""
         alone = [name for name, said in self.said("matchers").items() if said["brokers"] < nodes]
-        alone += [name for name, said in self.said("coordinators").items() if said["matching"]["matchers"] < matchers]
+        for name, said in self.said("coordinators").items():
+            overlay = said["matching"].get("overlay") or {}
+            if said["matching"]["matchers"] < matchers and not overlay.get("entries"):
+                alone.append(name)
         return f"matchers' links to or from {', '.join(alone)}" if alone else ""
 
     def _lacks_copies(self) -> str:

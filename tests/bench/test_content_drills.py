@@ -203,6 +203,11 @@ def test_a_cluster_is_whole_when_matchers_serve_and_are_linked_to_all() -> None:
     told["matchers"]["matcher-2"]["brokers"] = 2
     assert Overview(told, MACHINES).lacks(3, 3) == "matchers' links to or from matcher-2, coordinator-1"
     assert Overview(told, MACHINES).lacks(3) == ""
+    told["coordinators"]["coordinator-1"]["matching"]["overlay"] = {"entries": 0}
+    told["matchers"]["matcher-2"]["brokers"] = 3
+    assert Overview(told, MACHINES).lacks(3, 3) == "matchers' links to or from coordinator-1"
+    told["coordinators"]["coordinator-1"]["matching"]["overlay"] = {"entries": 2}
+    assert Overview(told, MACHINES).lacks(3, 3) == ""
     del told["matchers"]["matcher-0"]
     assert Overview(told, MACHINES).lacks(3, 3) == "matchers"
     told["matchers"]["matcher-0"] = {"error": "is not there"}
@@ -252,15 +257,18 @@ def test_the_scenario_has_kinds_of_its_own(capsys: pytest.CaptureFixture[str]) -
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), max_size=5))
 def test_what_was_spared_is_summed_up_over_processes(processes: list[list[int]]) -> None:
     """Of each process the counts at each look, grown by so much."""
-    spared, expected = SparedRecords(), 0
+    spared, expected, routed = SparedRecords(), 0, 0
     for pid, grown in enumerate(processes):
         count = 0
         for more in grown:
             count += more
-            matching = dict.fromkeys(COUNTED, count) | {"withheld_records": 2 * count}
+            matching: dict[str, Any] = dict.fromkeys(COUNTED, count) | {"withheld_records": 2 * count}
+            matching["overlay"] = {"routed": 3 * count, "lost": 0} if pid % 2 else None
             spared.looked({"coordinator-0": {"pid": pid, "matching": matching}, "coordinator-1": {"error": "away"}})
         expected += count
+        routed += 3 * count * (pid % 2)
     assert spared.totals["given_records"] == expected
+    assert spared.totals["overlay_routed"] == routed
     share = spared.withheld_share()
     assert (share is None) if not expected else share == pytest.approx(2 / 3)
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 NODES: Final = 3
 MATCHERS: Final = 1
 """A node: any may die, and there are two other candidates."""
+OVERLAY_MATCHERS: Final = 2
+"""A node, where they form an overlay: two are killed at once, and the others still do not all know each other."""
 CELLS_S: Final = 20.0
 """Brokers report what they have seen every 2 s."""
 
@@ -93,12 +95,15 @@ class ContentDrills:
             if self._crowd.unwanted:
                 self._report.problem(f"{self._crowd.unwanted} were delivered to the crowd against its conditions")
         self._report.figure("content_restarts", self._cluster.restarts)
+        if self._report.options.overlay and not self._spared.totals["overlay_routed"]:
+            self._report.problem("no question was routed: these drills prove nothing of the overlay")
         tell_content(self._report, self._load.audit, self._drills.drilled, self._spared, self._seen)
 
 
 async def run(report: DriverReport, progress: reports.Steps, folder: Path) -> None:
     """All of it."""
-    cluster = DrilledCluster(folder, NODES, matchers=MATCHERS)
+    overlay = report.options.overlay
+    cluster = DrilledCluster(folder, NODES, matchers=OVERLAY_MATCHERS if overlay else MATCHERS, overlay=overlay)
     try:
         progress.step("starting three nodes with matchers")
         await asyncio.to_thread(cluster.start)

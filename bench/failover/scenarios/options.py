@@ -50,6 +50,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--open-s", type=float, default=30.0, help=opening)
     conditions = f"of {CONTENT}'s crowd, 0: none (default {CONDITIONS})"
     group.add_argument("--conditions", type=int, default=CONDITIONS, help=conditions)
+    overlay = f"{CONTENT}'s matchers, two a node, form an overlay (SkipCloud) of four parts, with one contact in each"
+    group.add_argument("--overlay", action="store_true", help=overlay)
     far = "how much longer the round trip of a client to the other location's brokers is (default 20)"
     group.add_argument("--far-ms", type=float, default=20.0, help=far)
 
