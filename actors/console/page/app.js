@@ -13,6 +13,7 @@ const VIEWS = [
 const main = document.getElementById("main");
 let visitor = null;
 let leave = () => {};
+let turn = 0;
 
 function parsed() {
   const [name, query] = location.hash.slice(1).split("?");
@@ -32,20 +33,36 @@ function drawHead(current) {
       visitor.user || visitor.cookie ? "Log out" : "Log in"));
 }
 
-async function route() {
+// What is open is left; the number of what comes next, to see later whether it still is that.
+function next() {
   leave();
   leave = () => {};
+  turn += 1;
+  return turn;
+}
+
+async function route() {
+  const mine = next();
   if (visitor === null) return;
   const { name, parameters } = parsed();
   const view = allowed().find((each) => each.name === name) ?? allowed()[0];
   drawHead(view.name);
   document.title = `${view.title} - lexicast`;
-  const module = await import(`./${view.name}.js`);
+  let module;
+  try {
+    module = await import(`./${view.name}.js`);
+  } catch {
+    if (mine === turn) unreached("The console cannot be reached. Is the cluster running?", () => location.reload());
+    return;
+  }
+  if (mine !== turn) return;
   const place = h("div", {});
   main.replaceChildren(h("h1", {}, view.title), place);
-  const began = location.hash;
-  const ended = module.open(place, { visitor, parameters, failed });
-  if (location.hash === began) leave = ended ?? (() => {});
+  leave = module.open(place, { visitor, parameters, failed });
+}
+
+function unreached(text, again) {
+  main.replaceChildren(h("p", { class: "bad", role: "alert" }, text), h("button", { type: "button", onclick: again }, "Try again"));
 }
 
 // What a question came to nothing for; a view that asks again and again says it once.
@@ -67,8 +84,7 @@ async function logOut() {
 }
 
 function askWho() {
-  leave();
-  leave = () => {};
+  next();
   document.title = "Log in - lexicast";
   const user = h("input", { name: "user", autocomplete: "username", autocapitalize: "none", spellcheck: "false" });
   const password = h("input", { name: "password", type: "password", autocomplete: "current-password" });
@@ -76,7 +92,7 @@ function askWho() {
   const submit = async (event) => {
     event.preventDefault();
     try {
-      visitor = { ...(await post("login", { user: user.value, password: password.value })), cookie: true };
+      visitor = await post("login", { user: user.value, password: password.value });
       route();
     } catch (error) {
       wrong.textContent = error.message;
@@ -100,11 +116,9 @@ async function start() {
     visitor = await get("me");
     route();
   } catch (error) {
+    visitor = null;
     if (error.status === 401) askWho();
-    else {
-      main.replaceChildren(h("p", { class: "bad", role: "alert" }, error.message),
-        h("button", { type: "button", onclick: start }, "Try again"));
-    }
+    else unreached(error.message, start);
   }
 }
 

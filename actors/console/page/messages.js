@@ -2,7 +2,7 @@
 import { get, path, post } from "./api.js";
 import { lines, map } from "./charts.js";
 import { clock, count, h, say, show } from "./dom.js";
-import { coordinates, numbers, parsedPayload } from "./payloads.js";
+import { coordinates, numbers } from "./payloads.js";
 
 const SHOWN = 100;
 const KEPT = 500;
@@ -16,7 +16,7 @@ export function open(place, { parameters, failed }) {
   else if (parameters.get("topic")) view.filter.value = "#";
   if (parameters.get("past")) view.past().then(() => view.follow());
   else view.follow();
-  return () => view.stop();
+  return () => view.close();
 }
 
 class Messages {
@@ -25,6 +25,7 @@ class Messages {
     this.messages = [];
     this.leftOut = 0;
     this.source = null;
+    this.closed = false;
     this.drawing = 0;
     this.land = [];
     const text = (attributes) => h("input", { spellcheck: "false", autocapitalize: "none", autocomplete: "off", ...attributes });
@@ -76,6 +77,7 @@ class Messages {
 
   follow() {
     this.stop();
+    if (this.closed) return;
     this.source = new EventSource(path("stream", { filter: this.filter.value, where: this.where.value }));
     this.live.textContent = "Stop";
     this.leftOut = 0;
@@ -98,6 +100,11 @@ class Messages {
     this.source?.close();
     this.source = null;
     this.live.textContent = "Follow";
+  }
+
+  close() {
+    this.closed = true;
+    this.stop();
   }
 
   take(messages) {
@@ -126,7 +133,7 @@ class Messages {
     this.chartOf.hidden = names.length === 0;
     const places = coordinates(this.messages);
     const parts = [];
-    if (names.length) parts.push(lines(`${this.field.value} of the messages shown`, [{ name: this.field.value, style: "a", points: fields.get(this.field.value) }]));
+    if (names.length) parts.push(lines(`${this.field.value} of the messages shown`, [{ name: this.field.value, style: "a", points: fields.get(this.field.value) ?? [] }]));
     if (places.size) {
       if (!this.land.length) import("./land.js").then((module) => { this.land = module.land; this.draw(); });
       parts.push(map("Where messages are from", places, this.land));
@@ -147,11 +154,9 @@ class Messages {
 
 function item(message) {
   const payload = message.damaged ? `cannot be read: ${message.damaged}` : message.payload ?? `(Base64) ${message.payload_base64}`;
-  const parsed = parsedPayload(message);
-  const shown = parsed === null ? payload : JSON.stringify(parsed);
   return h("li", {},
     h("p", {}, h("span", { class: "topic" }, message.topic), h("span", { class: "quiet" }, clock(message.time)),
       h("span", { class: "quiet" }, `${count(message.bytes)} B`), message.retain ? h("span", { class: "quiet" }, "retained") : null,
       message.cut ? h("span", { class: "quiet" }, "cut") : null),
-    h("code", {}, shown));
+    h("code", {}, payload));
 }

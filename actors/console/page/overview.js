@@ -7,10 +7,22 @@ import { repeat } from "./repeat.js";
 export function open(place, { failed }) {
   const now = h("section", {});
   const hour = h("section", {});
-  place.append(now, hour);
+  const stale = h("p", { class: "bad", role: "alert", hidden: true });
+  place.append(stale, now, hour);
+  let asOf = 0;
   const ends = [
     repeat(async () => {
-      const [status, events] = await Promise.all([get("status"), get("events", { limit: 15 })]);
+      let status, events;
+      try {
+        [status, events] = await Promise.all([get("status"), get("events", { limit: 15 })]);
+      } catch (error) {
+        // What is on the page must not pass for how it is now.
+        stale.textContent = asOf ? `All below is as it was at ${clock(asOf)}. ${error.message}` : error.message;
+        stale.hidden = false;
+        throw error;
+      }
+      stale.hidden = true;
+      asOf = status.time;
       document.getElementById("where").textContent = `${status.node.name}, cluster ${status.cluster.id.slice(0, 8)}`;
       show(now, parts(status, events.rows));
     }, 2000, failed),

@@ -3,7 +3,7 @@
 const FIELDS_MAX = 40;
 const PLACES_MAX = 500;
 
-export function parsedPayload(message) {
+function parsedPayload(message) {
   if (message.parsed === undefined) {
     message.parsed = null;
     try {
@@ -44,7 +44,9 @@ function placeOf(value, depth) {
   if (!value || typeof value !== "object" || depth > 3) return null;
   const number = (pattern) => {
     const key = Object.keys(value).find((each) => pattern.test(each));
-    const found = key === undefined ? NaN : Number(value[key]);
+    const told = key === undefined ? null : value[key];
+    // Number() makes 0 of null, of "" and of an empty list.
+    const found = typeof told === "number" || (typeof told === "string" && told.trim()) ? Number(told) : NaN;
     return Number.isFinite(found) ? found : null;
   };
   const latitude = number(LATITUDE);

@@ -3,18 +3,21 @@
 export function repeat(work, everyMs, failed) {
   let timer = 0;
   let ended = false;
+  let working = false;
   async function turn() {
     if (!document.hidden) {
+      working = true;
       try {
         await work();
       } catch (error) {
-        failed(error);
+        if (!ended) failed(error);
       }
+      working = false;
     }
     if (!ended) timer = setTimeout(turn, everyMs);
   }
   const seen = () => {
-    if (document.hidden || ended) return;
+    if (document.hidden || ended || working) return;
     clearTimeout(timer);
     turn();
   };

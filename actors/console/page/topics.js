@@ -6,20 +6,23 @@ import { repeat } from "./repeat.js";
 export function open(place, { failed }) {
   place.append(h("p", { class: "quiet" }, "Messages a second are counted in a sample of what is published now."));
   const root = h("ul", { class: "tree", "aria-label": "Topics" });
-  place.append(root);
-  return level(root, "", failed);
+  const missing = h("p", { class: "bad", role: "status" });
+  place.append(missing, root);
+  const told = (names) => { missing.textContent = names.length ? `Topics may be missing: ${names.join(", ")} does not answer` : ""; };
+  return level(root, "", failed, told);
 }
 
 // Fills `list` with the level under `prefix`, and keeps its rates true until what is returned is called.
-function level(list, prefix, failed) {
+function level(list, prefix, failed, missing) {
   const rows = new Map();
   let pages = 1;
   const draw = async () => {
     let after = "";
     for (let page = 0; page < pages; page += 1) {
       const told = await get("topics", { under: prefix, after });
+      missing(told.missing);
       for (const row of told.rows) {
-        if (!rows.has(row.name)) rows.set(row.name, entry(row, prefix, failed));
+        if (!rows.has(row.name)) rows.set(row.name, entry(row, prefix, failed, missing));
         rows.get(row.name).rate.textContent = row.per_s ? `${count(row.per_s)}/s` : "";
       }
       after = told.next;
@@ -42,7 +45,7 @@ function level(list, prefix, failed) {
   };
 }
 
-function entry(row, prefix, failed) {
+function entry(row, prefix, failed, missing) {
   const rate = h("span", { class: "rate" });
   const shown = row.name.slice(prefix.length) || "(empty level)";
   let close = () => {};
@@ -62,7 +65,7 @@ function entry(row, prefix, failed) {
     close = () => {};
     if (opens) {
       item.append(below);
-      close = level(below, row.name, failed);
+      close = level(below, row.name, failed, missing);
     } else {
       below.remove();
     }
