@@ -6,6 +6,9 @@
     api_ms              the slowest of the API's answers, with 100,000 topics and 10,000 MQTT sessions (--topics,
                         --sessions), each asked for --tries times
     api_kib             the largest of them
+    page_ms             the slowest of --tries first loads of the page, with as much there: from its address to its
+                        overview, in Chromium with an empty cache
+    page_kib            what the largest of them took on the wire
 
 One cluster; the load is that of `bench.fanout`, one publisher to one subscriber, looked at or not in turns.
 """
@@ -36,6 +39,7 @@ from ..peers.wire import wire_of
 from ..report import DriverReport
 from ..stage.clusters import READY_FILE, data_dir, start_lexicast
 from ..stage.servers import Target
+from .first_load import first_loads
 
 QUICK_S: Final = (0.5, 0.3)
 QUICK_TOPICS: Final = 2_000
@@ -75,6 +79,7 @@ def measure(report: DriverReport) -> None:
         sockets = open_sessions(target.address, wire_of("mqtt", options.mqtt_version), specs)
         try:
             ask(report, page, options.tries)
+            load_page(report, page, options.tries)
         finally:
             for sock in sockets:
                 sock.close()
@@ -170,6 +175,17 @@ def ask(report: DriverReport, page: str, tries: int) -> None:
     report.table(f"{tries} tries", ["path", "median ms", "most ms", "KiB"], rows)
     report.figure("api_ms", slowest)
     report.figure("api_kib", largest)
+
+
+def load_page(report: DriverReport, page: str, tries: int) -> None:
+    """The page's first loads."""
+    loads = first_loads(page, tries)
+    if loads is None:
+        report.missing("a browser", "Debian's chromium or playwright is not here: make test installs both")
+    else:
+        report.samples["page"] = [{"ms": round(took_ms, 1), "kib": round(kib, 1)} for took_ms, kib in loads]
+    report.figure("page_ms", max([took_ms for took_ms, _ in loads or ()], default=None))
+    report.figure("page_kib", max([kib for _, kib in loads or ()], default=None))
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -54,7 +54,7 @@ class Onlookers:
     async def _kept(self, work: Awaitable[None]) -> None:
         try:
             await work
-        except aiohttp.ClientError:
+        except (aiohttp.ClientError, TimeoutError):
             self.errors += 1
 
     async def _ask(self, session: aiohttp.ClientSession, path: str, every_s: float) -> None:

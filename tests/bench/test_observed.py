@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,4 +23,7 @@ def test_it_measures_who_looks_and_what_answers_take(tmp_path: Path) -> None:
     assert told["figures"]["api_ms"] > 0
     assert 0 < told["figures"]["api_kib"] < 1024
     assert told["samples"]["observed"]["answers"] > 0
+    if shutil.which("chromium"):
+        assert told["figures"]["page_ms"] > 0
+        assert 5 < told["figures"]["page_kib"] < 300
     assert all(told["samples"][path]["bytes"] > 0 for path in driver.PATHS)
