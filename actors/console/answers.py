@@ -6,6 +6,7 @@ ask for `after` to go on, null at the end.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ ANSWER_BYTES_MAX: Final = 1_048_576
 PAGE_BYTES: Final = 512 * 1024
 LIMIT: Final = 100
 LIMIT_MAX: Final = 1_000
+# What was begun to be sent has come by then.
+BODY_S: Final = 20.0
 
 # A page may load and ask nothing but this console, and nobody else may show it in a frame.
 HEADERS: Final = {
@@ -95,7 +98,12 @@ async def body_of(request: web.Request, **kinds: type) -> dict[str, Any]:
     if request.content_type != "application/json":
         raise UsageError("send JSON, with Content-Type: application/json")
     try:
-        found = msgspec.json.decode(await request.read())
+        async with asyncio.timeout(BODY_S):
+            body = await request.read()
+    except TimeoutError:
+        raise NotLetInError(408, f"the body has not come within {BODY_S:.0f} s") from None
+    try:
+        found = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise UsageError(f"the body is no JSON: {error}") from None
     if not isinstance(found, dict):

@@ -25,13 +25,17 @@ class BrokerLines:
         self.members = Members(-1, {}, {}, {})
         self._links: dict[str, Link] = {}
         self._dialling: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        # Those that gave no answer when they were asked last.
+        self._silent: set[str] = set()
 
     def follow(self, members: Members) -> None:
         """These serve now."""
         self.members = members
         for name in [name for name in self._links if name not in members.brokers]:
             self._links.pop(name).close()
-            self._dialling.pop(name, None)
+        for name in self._dialling.keys() - members.brokers.keys():
+            del self._dialling[name]
+        self._silent &= members.brokers.keys()
 
     def own(self) -> list[str]:
         """The brokers of this node that serve."""
@@ -53,33 +57,36 @@ class BrokerLines:
     async def ask(self, broker: str, method: str, *arguments: Any, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
         """One broker's answer. Raises LexicastError; UnavailableError where it is not there, or says nothing for so
         long."""
+        member = self.members.brokers.get(broker)
+        if member is None:
+            raise UnavailableError(f"{broker} does not serve")
         try:
             async with asyncio.timeout(timeout_s):
-                link = await self._link(broker)
-                return await link.request(method, *arguments, timeout_s=timeout_s)
-        except TimeoutError:
-            raise UnavailableError(f"{broker} has not answered for {timeout_s:.0f} s") from None
-        except OSError as error:
-            raise UnavailableError(f"{broker} cannot be reached ({error})") from None
+                link = await self._link(member)
+                answer = await link.request(method, *arguments, timeout_s=timeout_s)
+        except (TimeoutError, OSError, UnavailableError) as error:
+            self._silent.add(broker)
+            raise _unavailable(broker, error, timeout_s) from None
+        self._silent.discard(broker)
+        return answer
 
     async def ask_nearest(self, method: str, *arguments: Any) -> Any:
-        """The answer of the first broker that gives one. Raises UnavailableError."""
+        """The answer of the first broker that gives one, so that one that hangs is waited for once. Raises
+        UnavailableError."""
         failures = []
-        for name in self.nearest():
+        for name in sorted(self.nearest(), key=self._silent.__contains__):
             try:
                 return await self.ask(name, method, *arguments)
             except LexicastError as error:
                 failures.append(f"{name}: {error}")
         raise UnavailableError(f"no broker answers ({'; '.join(failures) or 'none serves'})")
 
-    async def _link(self, broker: str) -> Link:
-        async with self._dialling[broker]:
-            link = self._links.get(broker)
+    async def _link(self, member: Member) -> Link:
+        name = member.name
+        async with self._dialling[name]:
+            link = self._links.get(name)
             if link is None or link.closed:
-                member = self.members.brokers.get(broker)
-                if member is None:
-                    raise UnavailableError(f"{broker} does not serve")
-                link = self._links[broker] = await dial_broker(self._endpoint(member))
+                link = self._links[name] = await dial_broker(self._endpoint(member))
             return link
 
     def close(self) -> None:
@@ -87,3 +94,11 @@ class BrokerLines:
         for link in self._links.values():
             link.close()
         self._links.clear()
+
+
+def _unavailable(broker: str, error: Exception, timeout_s: float) -> UnavailableError:
+    if isinstance(error, UnavailableError):
+        return error
+    if isinstance(error, TimeoutError):
+        return UnavailableError(f"{broker} has not answered for {timeout_s:.0f} s")
+    return UnavailableError(f"{broker} cannot be reached ({error})")

@@ -145,10 +145,14 @@ class ClusterRequests:
         client_id = request.query.get("id", "")
         if not client_id:
             raise UsageError("say whose connection is to be ended: ?id=CLIENT")
-        answers = await asyncio.gather(
-            *[self._lines.ask(name, "disconnect", client_id) for name in self._lines.nearest()], return_exceptions=True
-        )
-        return json_answer({"disconnected": any(answer is True for answer in answers)})
+        brokers = self._lines.nearest()
+        asked: list[Awaitable[Any]] = [self._lines.ask(name, "disconnect", client_id) for name in brokers]
+        answers = dict(zip(brokers, await asyncio.gather(*asked, return_exceptions=True), strict=True))
+        silent = [name for name, answer in answers.items() if isinstance(answer, BaseException)]
+        disconnected = any([answer is True for answer in answers.values()])
+        if silent and not disconnected:
+            raise UnavailableError(f"whether it was connected there is not known: {', '.join(silent)} does not answer")
+        return json_answer({"disconnected": disconnected})
 
     async def families(self, request: web.Request) -> web.Response:
         """Topic families: what was seen of each, and what dictionaries save."""

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -53,6 +52,7 @@ class HttpServer:
         self._files = files
         self._encrypted = bool(config.tls.certificate) and is_encrypted_console(config)
         app = web.Application(middlewares=[self._answered], client_max_size=BODY_BYTES_MAX)
+        app.on_response_prepare.append(_with_headers)
         app.add_routes([*cluster.routes(), *routes, *self._own_routes(), *files.routes()])
         self._runner = web.AppRunner(
             app, access_log=None, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=SHUTDOWN_S, handle_signals=False
@@ -133,21 +133,18 @@ class HttpServer:
         @web.middleware
         async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                response = await self._handled(request, handler)
+                return await self._handled(request, handler)
             except NotLetInError as error:
-                response = refused(error.status, str(error))
+                return refused(error.status, str(error))
             except web.HTTPException as error:
-                response = refused(error.status, error.reason)
+                return refused(error.status, error.reason)
             except LexicastError as error:
-                response = refused(status_of(error), " ".join(str(error).split()))
+                return refused(status_of(error), " ".join(str(error).split()))
             except (asyncio.CancelledError, ConnectionResetError):
                 raise
             except Exception:
                 log.exception("%s %s failed", request.method, request.path)
-                response = refused(500, "a defect: the log of this console says where")
-            if not response.prepared:
-                response.headers.update(HEADERS)
-            return response
+                return refused(500, "a defect: the log of this console says where")
 
         return middleware
 
@@ -196,12 +193,19 @@ class _Closed(asyncio.Protocol):
         transport.close()
 
 
+async def _with_headers(_: web.Request, response: web.StreamResponse) -> None:
+    """Of every answer, streams too."""
+    response.headers.update(HEADERS)
+
+
 def _told(visitor: Visitor) -> dict[str, Any]:
-    return {"user": visitor.user, "operator": visitor.is_operator, "restricted": visitor.rights.restricted}
+    rights = visitor.rights
+    who = {"user": visitor.user, "operator": visitor.is_operator, "cookie": visitor.by_cookie}
+    return {**who, "restricted": rights.restricted}
 
 
 def _check_origin(request: web.Request) -> None:
     """Another site's page asks nothing of us. Raises NotLetInError."""
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("Host", ""):
+    if origin is not None and origin.partition("://")[2] != request.headers.get("Host", ""):
         raise NotLetInError(403, "asked for by a page of another site")

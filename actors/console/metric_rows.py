@@ -54,12 +54,15 @@ def _each(*path: str) -> Read:
 
 
 def _connections(said: Said) -> Iterable[tuple[str, float]]:
-    mqtt = said.get("mqtt", {})
+    if (mqtt := said.get("mqtt")) is None:  # it does not answer
+        return ()
     return [("mqtt", mqtt.get("connections", 0)), ("python", said.get("clients", 0))]
 
 
 def _dropped(said: Said) -> Iterable[tuple[str, float]]:
-    return [("dollar_topic", said.get("mqtt", {}).get("dropped_dollar", 0)), ("defect", said.get("undeliverable", 0))]
+    if (mqtt := said.get("mqtt")) is None:  # a 0 would be a counter that began again
+        return ()
+    return [("dollar_topic", mqtt.get("dropped_dollar", 0)), ("defect", said.get("undeliverable", 0))]
 
 
 def _until(said: Said) -> float | None:
@@ -73,7 +76,9 @@ def _followers_lag(said: Said) -> float | None:
     return max([float(each["lag"]) for each in followers.values()], default=0.0) if followers else None
 
 
-def _damage(said: Said) -> float:
+def _damage(said: Said) -> float | None:
+    if "store" not in said:
+        return None
     damage = said.get("damage")
     return float(sum(damage["counts"].values())) if damage else 0.0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -33,9 +34,9 @@ class TopicRates:
         self._wanted_s = 0.0
         self._looking: asyncio.Task[None] | None = None
 
-    def per_s(self, names: list[str]) -> list[float | None]:
-        """Messages a second, sampled, of each topic, or of all that a name ending in "/" begins; None: not known yet.
-        It is looked from now on, for a while."""
+    def per_s(self, names: list[str], may_read: Callable[[bytes], bool]) -> list[float | None]:
+        """Messages a second, sampled, of each topic, or of all that a name ending in "/" begins, as far as whoever asks
+        `may_read` them; None: not known yet. It is looked from now on, for a while."""
         now_s = asyncio.get_running_loop().time()
         self._wanted_s = now_s + WANTED_S
         if self._looking is None:
@@ -45,7 +46,7 @@ class TopicRates:
         seconds = max(SLICE_S, now_s - self._slices[0][0])
         total: Counter[str] = Counter()
         for _, counts in self._slices:
-            total.update(counts)
+            total.update({topic: count for topic, count in counts.items() if may_read(topic.encode())})
         return [round(_of(name, total) / seconds, 1) for name in names]
 
     async def _look(self) -> None:

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hmac
 import math
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from aiohttp import web
@@ -48,11 +47,14 @@ PROXIED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
 class Visitor(NamedTuple):
-    """`user`: "" where nobody has logged in; `rights`: what it may do with topics."""
+    """`user`: "" where nobody has logged in; `rights`: what it may do with topics; `may_stay`: whether it is still let
+    in, for answers that last; `by_cookie`: it has logged in on the page, and can log out."""
 
     user: str
     is_operator: bool
     rights: ClientRights
+    may_stay: Callable[[], bool]
+    by_cookie: bool = False
 
 
 class NotLetInError(Exception):
@@ -89,14 +91,14 @@ class Visitors:
             return self._of(await self._login(request, None, value.strip().encode(errors="replace")))
         if scheme.lower() == "basic":
             return self._of(await self._login(request, *_basic(value)))
-        if (kept := self._kept(request)) is not None:
-            return self._of(kept)
+        if (kept := self._kept(cookie := request.cookies.get(COOKIE, ""))) is not None:
+            return self._of(kept, cookie)
         if request.secure and self._config.tls.user_from != "no":
             login = await self._login(request, None, None)
             if login.user:
                 return self._of(login)
         if self.is_from_here(request) and self._config.anonymous in ("loopback", "always"):
-            return Visitor("", not self._has_users, self._rights.client("", CLIENT_ID))
+            return Visitor("", not self._has_users, self._rights.client("", CLIENT_ID), lambda: True)
         raise NotLetInError(401, "log in: by a user of the cluster, or with the operators' token")
 
     def is_from_here(self, request: web.Request) -> bool:
@@ -117,22 +119,24 @@ class Visitors:
         self._sessions[name] = _Session(login, min(login.until_s, now_s + SESSION_S))
         while len(self._sessions) > SESSIONS_MAX:
             self._sessions.popitem(last=False)
-        return name, self._of(login)
+        return name, self._of(login, name)
 
     def log_out(self, request: web.Request) -> None:
         """Forget a cookie."""
         self._sessions.pop(request.cookies.get(COOKIE, ""), None)
 
-    def _kept(self, request: web.Request) -> Login | None:
+    def _kept(self, cookie: str) -> Login | None:
         """Who logged in before; None: nobody, or not any more."""
-        name = request.cookies.get(COOKIE, "")
-        session = self._sessions.get(name)
+        session = self._sessions.get(cookie)
         if session is None:
             return None
-        if session.until_s > asyncio.get_running_loop().time() and self._logins.holds(session.login):
+        if self._holds(session.login, session.until_s):
             return session.login
-        del self._sessions[name]
+        del self._sessions[cookie]
         return None
+
+    def _holds(self, login: Login, until_s: float) -> bool:
+        return until_s > asyncio.get_running_loop().time() and self._logins.holds(login)
 
     async def _login(self, request: web.Request, user: str | None, password: bytes | None) -> Login:
         transport = request.transport
@@ -150,11 +154,14 @@ class Visitors:
             raise NotLetInError(503, "the users are not known yet: try again in a moment")
         raise NotLetInError(401, "user name and password do not go together, or there is no such user")
 
-    def _of(self, login: Login) -> Visitor:
+    def _of(self, login: Login, cookie: str = "") -> Visitor:
+        def may_stay() -> bool:
+            return self._kept(cookie) is not None if cookie else self._holds(login, login.until_s)
+
         # To whoever has the operators' token the cluster's key belongs, and rules do not apply.
         rights = _ALL if login is _OPERATOR else self._rights
         is_operator = login is _OPERATOR or login.user in self._config.http.operators
-        return Visitor(login.user, is_operator, rights.client(login.user, CLIENT_ID))
+        return Visitor(login.user, is_operator, rights.client(login.user, CLIENT_ID), may_stay, cookie != "")
 
 
 _ALL: Final = Rights()
@@ -165,7 +172,7 @@ def _basic(value: str) -> tuple[str, bytes]:
     try:
         user, _, password = base64.b64decode(value, validate=True).partition(b":")
         return user.decode(), password
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # of binascii, or a letter that is none of Base64's, or of UTF-8
         raise NotLetInError(401, "Authorization: Basic has a user and a password, in Base64") from None
 
 

@@ -18,8 +18,8 @@ from ...status.cluster_status import ClusterStatus
 from ..engine import BrokerEngine
 from .session import Answers
 
-# Rows of one page, and names of actors in one question.
-PAGE_MAX: Final = 1_000
+# Rows of one page, the one of them that says that there are more, and names of actors in one question.
+PAGE_MAX: Final = 1_001
 ACTORS_MAX: Final = 256
 ASK_TIMEOUT_S: Final = 2.0
 

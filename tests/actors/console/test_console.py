@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import aiomqtt
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import lexicast
+from lexicast.actors.console import topic_requests
+from lexicast.actors.console.answers import LIMIT_MAX
 from lexicast.actors.console.metric_rows import METRICS
+from lexicast.cluster.errors import UnavailableError
 
 from ...support.console import Asking, asking, console
-from ...support.harness import Cluster
+from ...support.harness import Cluster, eventually
 
 
 @pytest.fixture
@@ -145,8 +149,6 @@ async def test_what_is_wrong_with_a_question_is_said(ask: Asking) -> None:
 
 async def test_clients_and_filters_come_in_pages(cluster: Cluster, ask: Asking) -> None:
     broker: Any = cluster.nodes["broker-0"]
-    import aiomqtt
-
     clients = [aiomqtt.Client("127.0.0.1", broker.mqtt.port, identifier=f"c{i}") for i in range(5)]
     for client in clients:
         await client.__aenter__()
@@ -165,4 +167,79 @@ async def test_clients_and_filters_come_in_pages(cluster: Cluster, ask: Asking) 
         await asyncio.wait_for(anext(aiter(clients[4].messages)), 20)
     for client in clients[:4]:
         await client.__aexit__(None, None, None)
-    assert lexicast.__version__
+
+
+async def test_a_full_page_says_that_there_is_more(cluster: Cluster, ask: Asking) -> None:
+    broker: Any = cluster.nodes["broker-0"]
+    async with aiomqtt.Client("127.0.0.1", broker.mqtt.port) as client:
+        await client.subscribe([(f"f/{number:04}", 0) for number in range(LIMIT_MAX + 1)])
+        page = await ask.get(f"/api/v1/subscriptions?limit={LIMIT_MAX}")
+        rest = await ask.get(f"/api/v1/subscriptions?limit={LIMIT_MAX}&after={page['next']}")
+    assert len(page["rows"]) == LIMIT_MAX
+    assert f"f/{LIMIT_MAX:04}" in [row["filter"] for row in rest["rows"]]
+
+
+async def test_few_histories_are_read_at_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_requests, "HISTORY_S", 0.2)
+    monkeypatch.setattr(topic_requests, "HISTORIES_MAX", 1)
+    async with console(cluster) as server, asking(server) as ask:
+        await ask.post("/api/v1/publish", {"topic": "a", "payload": "x"})
+        path = "/api/v1/history?filter=a&since=beginning"
+        async with server._topics._histories:
+            assert await ask.get(path) == {"rows": [], "next": None, "complete": False}
+        monkeypatch.setattr(topic_requests, "HISTORY_S", 20.0)
+        assert len((await ask.get(path))["rows"]) == 1
+
+
+class Hung:
+    """A link of a broker that says nothing."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def request(self, *_: Any, **__: Any) -> asyncio.Future[Any]:
+        self.asked += 1
+        return asyncio.get_running_loop().create_future()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_broker_that_hangs_is_waited_for_once(cluster: Cluster) -> None:
+    await cluster.start_broker("broker-1")
+    async with console(cluster) as server, asking(server) as ask:
+        lines, hung = server.view.lines, Hung()
+        await eventually(lambda: len(lines.members.brokers) == 2)
+        lines._links["broker-0"] = cast(Any, hung)
+        with pytest.raises(UnavailableError, match="broker-0 has not answered"):
+            await lines.ask("broker-0", "health", timeout_s=0.05)
+        asked = hung.asked  # the console asks by itself as well
+        for _ in range(3):
+            await lines.ask_nearest("health")
+        assert hung.asked == asked
+        said = await ask.post("/api/v1/sessions/disconnect?id=nobody", status=503)
+        assert "broker-0" in said["error"]
+        lines._links.pop("broker-0")
+        await lines.ask("broker-0", "health")
+        assert not lines._silent
+        with pytest.raises(UnavailableError, match="does not serve"):
+            await lines.ask("no-broker", "health")
+        assert lines._dialling.keys() <= {"broker-0", "broker-1"}
+
+
+async def test_who_does_not_read_a_stream_is_cut_off(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_requests, "STALLED_S", 0.2)
+    async with console(cluster) as server, asking(server) as ask:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            sock.connect(("127.0.0.1", server.http.port))
+            sock.sendall(b"GET /api/v1/stream?filter=s&where=n%3D1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            body = {"topic": "s", "payload": json.dumps({"n": 1, "text": "x" * 16_000})}
+            await eventually(lambda: server.http.status()["connections"] == 1)
+            async with asyncio.timeout(60):
+                await ask.post("/api/v1/publish", body)
+                while server.http.status()["connections"] == 2:
+                    await ask.post("/api/v1/publish", body)
+        assert (await ask.get("/api/v1/me"))["operator"] is True

@@ -161,11 +161,12 @@ def test_families_beyond_a_bound_are_one() -> None:
 
 
 def test_who_says_nothing_is_down_and_has_no_other_series() -> None:
-    actors: dict[str, Any] = {"broker-0": ("broker", {"error": "gone", "up": {"broker": 0}})}
+    kinds = {"broker-0": "broker", "coordinator-0": "coordinator", "sampling-0": "sampler"}
+    actors: dict[str, Any] = {name: (kind, {"error": "gone", "up": {kind: 0}}) for name, kind in kinds.items()}
     found = {each.name: each.samples for each in NodeMetrics().of(actors, {"ready": False}).collect()}
-    assert [(each.labels["actor"], each.value) for each in found["lexicast_up"]] == [("broker-0", 0.0)]
+    assert [(each.labels["actor"], each.value) for each in found["lexicast_up"]] == [(name, 0.0) for name in kinds]
     assert [each.value for each in found["lexicast_ready"]] == [0.0]
-    assert "lexicast_messages_received" not in found
+    assert found.keys() == {"lexicast_up", "lexicast_ready"}, "a 0 would be said of what is not known"
 
 
 # -- the tree of topics

@@ -24,6 +24,8 @@ tests:
     input_series:
       - series: 'lexicast_ready{instance="a:1"}'
         values: '1x6 0x12'
+      - series: 'up{job="lexicast",instance="b:1"}'
+        values: '1x3 0x15'
       - series: 'lexicast_failovers_total{instance="a:1",actor="coordinator-1"}'
         values: '0x6 50x12'
       - series: 'lexicast_store_full_in_seconds{instance="a:1",actor="coordinator-0"}'
@@ -39,6 +41,13 @@ tests:
             exp_annotations:
               summary: "a:1 does not serve"
               description: "What is published there may wait, or clients are not let in. Its /health/ready says why."
+      - eval_time: 3m
+        alertname: LexicastNodeUnreachable
+        exp_alerts:
+          - exp_labels: {severity: critical, job: lexicast, instance: "b:1"}
+            exp_annotations:
+              summary: "b:1 does not answer Prometheus"
+              description: "Its node is away, or its console: what else is wrong there nothing tells meanwhile."
       - eval_time: 3m
         alertname: LexicastFailovers
         exp_alerts:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import aiohttp
 import pytest
 
 from lexicast.actors.broker.security.rights import Rights
+from lexicast.actors.console import answers, family_requests
+from lexicast.actors.console.answers import VISITOR
+from lexicast.actors.console.family_requests import FamilyRequests
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.security.operator_token import operator_token
 from lexicast.cluster.security.passwords import SHA512, hash_password
@@ -70,7 +77,12 @@ async def test_operators_see_the_cluster_and_others_their_topics(secured: tuple[
     assert (await ask.get("/api/v1/me", headers=ADA))["operator"] is True
     assert (await ask.get("/api/v1/status", headers=ADA))["cluster"]["groups"] == 4
     assert "reasons" in await ask.get("/health/ready", headers=ADA)
-    assert (await ask.get("/api/v1/me", headers=EVE)) == {"user": "eve", "operator": False, "restricted": True}
+    assert (await ask.get("/api/v1/me", headers=EVE)) == {
+        "user": "eve",
+        "operator": False,
+        "restricted": True,
+        "cookie": False,
+    }
     for path in ("/metrics", "/api/v1/status", "/api/v1/sessions", "/api/v1/families", "/api/v1/events"):
         assert "operators" in (await ask.get(path, status=403, headers=EVE))["error"]
     await ask.post("/api/v1/sessions/disconnect?id=x", status=403, headers=EVE)
@@ -85,6 +97,60 @@ async def test_rules_hold_for_operators_too(secured: tuple[Cluster, Asking]) -> 
     assert [row["name"] for row in below["rows"]] == ["work/open/"]
     past = await ask.get("/api/v1/history?filter=%23&since=beginning", headers=ADA)
     assert [row["topic"] for row in past["rows"]] == ["work/open/1"]
+
+
+async def test_no_page_names_what_rules_keep_from_a_visitor(secured: tuple[Cluster, Asking]) -> None:
+    cluster, ask = secured
+    bearer = {"Authorization": f"Bearer {operator_token((await cluster.coordination.cluster()).key)}"}
+    for topic in ("work/a", "work/open/1", "work/secret/1", "work/z", "other/1", "other/2"):
+        await ask.post("/api/v1/publish", {"topic": topic, "payload": "x"}, headers=bearer)
+    rows, places, after = list[str](), list[str](), ""
+    while after is not None:
+        parameters = {"under": "work/", "limit": "1", "after": after}
+        page = await ask.get("/api/v1/topics", params=parameters, headers=EVE)
+        rows, after = rows + [row["name"] for row in page["rows"]], page["next"]
+        places.append(after or "")
+    assert rows == ["work/open/"]
+    assert len(places) == 4
+    assert "work" not in "".join(places)
+    hidden = await ask.get("/api/v1/topics?under=other/&limit=1", headers=EVE)
+    assert (hidden["rows"], hidden["next"]) == ([], None)
+    said = await ask.get("/api/v1/topics?under=work/&after=work/open", status=400, headers=EVE)
+    assert "next" in said["error"]
+
+
+async def test_a_stream_ends_with_who_logs_out(secured: tuple[Cluster, Asking]) -> None:
+    _, ask = secured
+    await ask.post("/api/v1/login", {"user": "eve", "password": "drops"})
+    assert (await ask.get("/api/v1/me"))["cookie"] is True
+    async with ask.session.get(ask.base + "/api/v1/stream?filter=work/open/%23") as stream:
+        assert stream.headers["X-Content-Type-Options"] == "nosniff"
+        await stream.content.readuntil(b"it begins here\n\n")
+        await ask.post("/api/v1/logout")
+        await ask.post("/api/v1/publish", {"topic": "work/open/1", "payload": "x"}, headers=ADA)
+        assert await asyncio.wait_for(stream.content.read(), 20) == b""
+
+
+async def test_the_example_of_a_family_is_of_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may have a dictionary need not be let see what was published before."""
+
+    class Told:
+        def dictionaries(self) -> list[Any]:
+            return [SimpleNamespace(family=b"work")]
+
+        async def history(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
+            yield SimpleNamespace(topic="work")
+
+    class Asked(dict[Any, Any]):
+        query: Final = {"name": "work"}
+
+    monkeypatch.setattr(family_requests, "_told", lambda _, example: {"has_example": example is not None})
+    rights = Rights(has_rules=True)
+    request: Any = Asked({VISITOR: SimpleNamespace(rights=rights.client("eve", "console"))})
+    for rules, shown in (("", True), ("topic nohistory work\n", False)):
+        rights.update("user eve\ntopic read work\n" + rules, 1)
+        answer = await FamilyRequests(cast(Any, Told())).family(request)
+        assert json.loads(cast(bytes, answer.body)) == {"has_example": shown}
 
 
 async def test_the_operators_token_lets_its_holder_in(secured: tuple[Cluster, Asking]) -> None:
@@ -131,6 +197,16 @@ async def test_a_user_who_is_gone_is_let_out(secured: tuple[Cluster, Asking]) ->
         async with ask.session.get(ask.base + "/api/v1/me") as answer:
             status = answer.status
     assert status == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"Authorization": "Basic \u00e9"}, 401), ({"Authorization": "Basic /w=="}, 401), ({"Origin": "http://["}, 403)],
+    ids=str,
+)
+async def test_odd_headers_are_no_defect(secured: tuple[Cluster, Asking], headers: dict[str, str], status: int) -> None:
+    _, ask = secured
+    await ask.post("/api/v1/publish", {"topic": "work/a", "payload": "x"}, status=status, headers=headers)
 
 
 @pytest.fixture
@@ -186,6 +262,20 @@ async def test_bodies_are_bounded(open_to_the_machine: Asking) -> None:
     ask = open_to_the_machine
     async with ask.session.post(ask.base + "/api/v1/publish", data=body, headers=headers) as answer:
         assert answer.status == 413
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(
+    open_to_the_machine: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "BODY_S", 0.1)
+    port = int(open_to_the_machine.base.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = (
+        "POST /api/v1/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    )
+    writer.write(head.encode() + b"{")
+    assert b" 408 " in await asyncio.wait_for(reader.readline(), 20)
+    writer.close()
 
 
 def test_a_token_says_nothing_of_the_key() -> None:
