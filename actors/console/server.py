@@ -24,6 +24,8 @@ from .cluster_view import ConsoleView
 from .family_requests import FamilyRequests
 from .http_server import HttpServer
 from .page_files import PageFiles
+from .sql.program import NO_SQL, SqlProcess, SqlProgram
+from .sql.requests import SqlRequests
 from .topic_requests import TopicRequests
 from .visitors import Visitors
 
@@ -45,9 +47,10 @@ class ConsoleServer:
         ask_actor: AskActor,
         without_brokers: Callable[[], Awaitable[dict[str, Any]]],
         register: Callable[[], Awaitable[object]],
+        sql: SqlProgram = NO_SQL,
     ) -> None:
         """`ask_actor`, `without_brokers`: see `ConsoleView`; `register`: tells the coordination server that this
-        console serves."""
+        console serves; `sql`: what answers questions in SQL."""
         self.name = name
         self._cluster = cluster
         self._register = register
@@ -61,10 +64,11 @@ class ConsoleServer:
         self._client = Client(self._endpoints, client_id=name, compress=False, give_up_s=GIVE_UP_S)
         http = config.http
         self._topics = TopicRequests(self._client, self._lines, config.compression.optout, http.streams_max)
-        families = FamilyRequests(self._client)
+        self._sql = SqlProcess(sql)
+        families, questions = FamilyRequests(self._client), SqlRequests(self._sql, self._acl)
         visitors = Visitors(config, self._logins, self._rights, cluster.key)
         requests = ClusterRequests(self.view, config.cluster.copies)
-        routes = [*self._topics.routes(), *families.routes()]
+        routes = [*self._topics.routes(), *families.routes(), *questions.routes()]
         self.http = HttpServer(config, visitors, requests, routes, PageFiles())
         self._watch = LoopWatch()
         self._loops: list[asyncio.Task[None]] = []
@@ -111,10 +115,14 @@ class ConsoleServer:
         self._rights.take(found.rules, files.version)
         self._logins.update(found.passwords, found.likenesses, found.token_keys)
 
+    def _acl(self) -> bytes | None:
+        return self._security.files.rules
+
     async def stop(self) -> None:
         """Serve no more."""
         self._topics.rates.close()
         await self.http.stop()
+        await self._sql.close()
         await stop_loops(*self._loops)
         self._logins.close()
         self._lines.close()

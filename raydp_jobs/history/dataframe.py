@@ -71,8 +71,14 @@ def history(
     """
     if schema is not None and columns is not None and "payload" not in columns:
         raise UsageError("schema= reads the payload: put 'payload' among the columns")
-    blocks = _told(read(filter, since, until, columns, where=where, expired=expired, progress=progress))
-    df = _to_spark(spark, blocks)
+    return as_dataframe(
+        spark, read(filter, since, until, columns, where=where, expired=expired, progress=progress), schema
+    )
+
+
+def as_dataframe(spark: SparkSession, blocks: Blocks, schema: str | StructType | None = None) -> DataFrame:
+    """What has been read, as `history` gives it."""
+    df = _to_spark(spark, _told(blocks))
     return df if schema is None else with_payload_columns(df, schema)
 
 

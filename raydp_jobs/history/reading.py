@@ -22,6 +22,7 @@ import pyarrow as pa
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from lexicast.actors.broker.security.rights import Rights
 from lexicast.actors.ray.errors import ray_errors
 from lexicast.actors.ray.handles import COORDINATION, find_actor
 from lexicast.cluster.clock import SystemClock
@@ -63,9 +64,23 @@ class Place(NamedTuple):
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
 
 
+class Reader(NamedTuple):
+    """Who reads, and the rules (an acl file) that say what of the past."""
+
+    user: str
+    client_id: str
+    rules: str
+
+    def allowed(self) -> Callable[[bytes], bool]:
+        """Whether it may read a topic's past. Raises ConfigError."""
+        rights = Rights(has_rules=True)
+        rights.update(self.rules, 1)
+        return rights.client(self.user, self.client_id).may_read_past
+
+
 class Query(NamedTuple):
     """What is asked for, as tasks get it. `start`: group -> first offset, None: from the beginning of each; `where`: a
-    condition, as the user wrote it."""
+    condition, as the user wrote it; `reader`: None: whoever has the cluster's key, whom no rules concern."""
 
     filter: bytes
     start: dict[int, int] | None
@@ -74,11 +89,13 @@ class Query(NamedTuple):
     now_us: int
     columns: tuple[str, ...]
     where: str | None = None
+    reader: Reader | None = None
 
     def wanted(self) -> Wanted:
         """The filters, with matching remembered by topic."""
         condition = None if self.where is None else predicate(self.where)
-        return Wanted(topic_matcher(self.filter), self.since_us, self.until_us, self.now_us, condition)
+        topic = topic_matcher(self.filter, None if self.reader is None else self.reader.allowed())
+        return Wanted(topic, self.since_us, self.until_us, self.now_us, condition)
 
 
 class Slice(NamedTuple):
@@ -107,8 +124,8 @@ class Counted(NamedTuple):
     undecodable: int
 
 
-def topic_matcher(filter: bytes) -> Callable[[bytes], bool]:
-    """Whether a topic matches `filter`; answers are remembered."""
+def topic_matcher(filter: bytes, allowed: Callable[[bytes], bool] | None = None) -> Callable[[bytes], bool]:
+    """Whether a topic matches `filter` and is `allowed`; answers are remembered."""
     known: dict[bytes, bool] = {}
 
     def wanted(topic: bytes) -> bool:
@@ -116,7 +133,7 @@ def topic_matcher(filter: bytes) -> Callable[[bytes], bool]:
         if found is None:
             if len(known) >= TOPICS_REMEMBERED:
                 known.clear()
-            found = known[topic] = matches(filter, topic)
+            found = known[topic] = matches(filter, topic) and (allowed is None or allowed(topic))
         return found
 
     return wanted
@@ -177,9 +194,12 @@ def read(
     where: str | None = None,
     expired: bool = False,
     progress: Progress | None = None,
+    reader: Reader | None = None,
 ) -> Blocks:
-    """Read the history into Ray's object store; see `history` for the arguments and what is raised."""
+    """Read the history into Ray's object store; see `history` for the arguments and what is raised. `reader`: what
+    rules keep from it is left out."""
     query, slices = _plan(filter, since, until, columns, expired, where)
+    query = query._replace(reader=reader)
     return _read_all(slices, query, progress or _silent)
 
 

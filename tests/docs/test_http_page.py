@@ -27,7 +27,7 @@ def test_the_table_of_metrics_is_what_the_code_has() -> None:
 
 
 def test_every_path_is_told_of() -> None:
-    code = "\n".join(path.read_text() for path in CONSOLE.glob("*.py"))
+    code = "\n".join(path.read_text() for path in CONSOLE.rglob("*.py"))
     served = set(re.findall(r'web\.(?:get|post)\(f?"(/[\w/]+)"', code))
     listed = re.search(r"(?s)pages = \{(.*?)\}", code)
     assert listed is not None

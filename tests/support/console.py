@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 
 from lexicast.actors.console.server import ConsoleServer
+from lexicast.actors.console.sql.program import NO_SQL, SqlProgram
 from lexicast.actors.status.cluster_status import cannot_ask
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.membership import CONSOLE, Member
@@ -18,8 +19,8 @@ from .harness import TEST_NODE, Cluster
 
 
 @asynccontextmanager
-async def console(cluster: Cluster, **knobs: Any) -> AsyncIterator[ConsoleServer]:
-    """A console of the harness' node; `knobs`: http__operators=("ada",)."""
+async def console(cluster: Cluster, *, sql: SqlProgram = NO_SQL, **knobs: Any) -> AsyncIterator[ConsoleServer]:
+    """A console of the harness' node; `sql`: what answers questions in SQL; `knobs`: http__operators=("ada",)."""
     config = cluster.config.replaced(http__port=free_port(), node__name=TEST_NODE, **knobs)
 
     async def register() -> None:
@@ -29,7 +30,7 @@ async def console(cluster: Cluster, **knobs: Any) -> AsyncIterator[ConsoleServer
         raise UnavailableError("no broker answers, and there is no Ray")
 
     info = await cluster.coordination.cluster()
-    server = ConsoleServer("console-0", config, info, cluster.coordination, cannot_ask, nobody, register)
+    server = ConsoleServer("console-0", config, info, cluster.coordination, cannot_ask, nobody, register, sql)
     await server.start()
     try:
         yield server

@@ -25,6 +25,7 @@ RAY_FILES: Final = (
     "tests/docs/test_five_minutes.py",
     "tests/raydp_jobs/test_cluster.py",
     "tests/raydp_jobs/test_commands.py",
+    "tests/raydp_jobs/test_page_questions.py",
     "tests/stories/test_failover.py",
     "tests/stories/test_nodes.py",
     "tests/stories/test_recover.py",

@@ -8,6 +8,7 @@ const VIEWS = [
   { name: "topics", title: "Topics" },
   { name: "messages", title: "Messages" },
   { name: "families", title: "Families", operators: true },
+  { name: "sql", title: "SQL", operators: true },
 ];
 
 const main = document.getElementById("main");

@@ -1,6 +1,6 @@
 """The page in a real Chromium, as a person goes through it: a first message, every view, a phone, whoever does not see.
 
-LEXICAST_PICTURES=FOLDER keeps what is seen, for the README.
+LEXICAST_PICTURES=FOLDER keeps what is seen, for whoever changes it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
     not (CHROMIUM and playwright), reason="Debian's chromium or playwright is not here: make test installs both"
 )
 
-VIEWS = ("overview", "sessions", "topics", "messages", "families")
+VIEWS = ("overview", "sessions", "topics", "messages", "families", "sql")
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 FIRST_LOAD_KIB_MAX = 300
 WAIT_MS = 60_000.0
@@ -254,6 +254,60 @@ def test_what_is_old_does_not_pass_for_now(seen: Seen) -> None:
     seen.wrong.clear()
 
 
+def test_without_spark_sql_says_what_is_missing(seen: Seen) -> None:
+    page = seen.page
+    page.route(
+        "**/api/v1/sql",
+        lambda route: route.fulfill(json={"available": False, "why_not": "No Java: install it", "running": False}),
+    )
+    page.goto("/#sql")
+    page.wait_for_selector("text=No Java: install it")
+    assert "make spark" in page.inner_text("main")
+    assert serious(page) == []
+    assert fits(page)
+
+
+def test_a_question_in_sql_is_asked_and_answered(seen: Seen) -> None:
+    page, asked = seen.page, list[Any]()
+    answers = [
+        (400, {"error": "the SQL names x: the tables are history"}),
+        (
+            200,
+            {
+                "columns": ["topic", "n", "n"],
+                "rows": [["a/b", 12345, None], ["c", 0.5, "<b>"]],
+                "more": True,
+                "took_s": 1.5,
+            },
+        ),
+    ]
+
+    def answer(route: Any) -> None:
+        if route.request.method == "GET":
+            route.fulfill(json={"available": True, "why_not": "", "running": False})
+            return
+        asked.append(route.request.post_data_json)
+        status, told = answers[len(asked) - 1]
+        route.fulfill(status=status, json=told)
+
+    page.route("**/api/v1/sql", answer)
+    page.goto("/#sql")
+    page.click("button:has-text('Ask')")
+    page.wait_for_selector("p[role=alert]:has-text('the tables are history')")
+    page.fill("textarea[name=statement]", "SELECT topic FROM history")
+    page.check("input[name=fields]")
+    page.click("button:has-text('Ask')")
+    page.wait_for_selector("table[aria-label=Answer]")
+    assert page.locator("table[aria-label=Answer] tbody tr").all_inner_texts() == ["a/b\t12,345\t", "c\t0.5\t<b>"]
+    assert "2 rows in 1.5 s; there are more" in page.inner_text("main")
+    settings = {"filter": "#", "since": "1h", "where": "", "schema": "json", "limit": 100}
+    assert asked[1] == {"statement": "SELECT topic FROM history"} | settings
+    assert serious(page) == []
+    assert fits(page)
+    assert all("400" in each for each in seen.wrong)
+    seen.wrong.clear()
+
+
 def test_everything_is_reached_by_keyboard(seen: Seen) -> None:
     page = seen.page
     page.goto("/#overview")
@@ -264,4 +318,4 @@ def test_everything_is_reached_by_keyboard(seen: Seen) -> None:
     for _ in range(12):
         page.keyboard.press("Tab")
         names.add(page.evaluate("() => document.activeElement.textContent.trim()"))
-    assert {"Overview", "Sessions", "Topics", "Messages", "Families"} <= names
+    assert {"Overview", "Sessions", "Topics", "Messages", "Families", "SQL"} <= names
