@@ -17,7 +17,7 @@ TOPICS_REMEMBERED = 1_024
 FILTERS_TRIED = 8
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # by tests
+@mypyc_attr(allow_interpreted_subclasses=True)  # by traces, and by tests
 class GrantedFilters:
     """See the module's docstring. A base of `Subscriber`, not a part: `grant` is asked for each run of the past."""
 

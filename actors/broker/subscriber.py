@@ -48,7 +48,7 @@ class StandingPlace(Protocol):
 
 
 # More than 25 methods: what a kind of subscriber provides stands beside what all have in common.
-@mypyc_attr(allow_interpreted_subclasses=True)  # by tests
+@mypyc_attr(allow_interpreted_subclasses=True)  # by traces, and by tests
 class Subscriber(GrantedFilters):
     """See the module's docstring. `drops`: a full socket costs QoS 0 publications instead of catching up."""
 

@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, Callable[[], Any]]] = {
     "pub": lambda: import_module("lexicast.actors.cli.bus").pub,
     "sub": lambda: import_module("lexicast.actors.cli.bus").sub,
     "history": lambda: import_module("lexicast.actors.cli.bus").history,
+    "trace": lambda: import_module("lexicast.actors.tracing.command").trace,
     "family": lambda: import_module("lexicast.actors.cli.family").family,
     "page": lambda: import_module("lexicast.actors.cli.page").page,
     "spark": lambda: import_module("lexicast.actors.cli.programs").spark,

@@ -85,6 +85,11 @@ class Connection:
         self.is_local = False
         self.links = 0
 
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """The brokers that are known."""
+        return list(self._brokers.endpoints.values())
+
     async def open(self) -> None:
         """Connect once. Raises UnavailableError, AuthenticationError or PeerError when no broker can be had."""
         await self._brokers.find()

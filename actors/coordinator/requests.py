@@ -18,6 +18,7 @@ from lexicast.cluster.records import ControlRecord, DictionaryStored, Released
 
 from ..link.link import Link
 from ..status.report import plain
+from ..tracing.group_traces import GroupTraces
 from .history import HistoryRequests
 from .interest import Interest
 from .last_publications import LastPublications
@@ -49,6 +50,7 @@ class CoordinatorRequests:
     ) -> None:
         """`status`: see `CoordinatorServer.status`."""
         self._led = led
+        self.traces = GroupTraces(led, shares)
         # What answers each request: in the turn in which it came, and by a coroutine.
         self.at_once: dict[str, Callable[..., Any]] = {
             "resume": interest.resume,
@@ -65,6 +67,9 @@ class CoordinatorRequests:
             "share_told": shares.told,
             "share_leave": shares.leave,
             "topics": self.topics,
+            "trace": self.traces.trace,
+            "trace_begin": self.traces.begin,
+            "trace_end": self.traces.end,
             "status": lambda peer: plain(status()),
         }
         history = HistoryRequests(led, past)

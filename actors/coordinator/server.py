@@ -153,6 +153,7 @@ class CoordinatorServer:
         await self._interest.close()
         await stop_loops(*self._tasks)
         await self.shares.close()
+        await self.requests.traces.close()
         await self.sessions.close()
         await self.led.close()
         for link in list(self._links):

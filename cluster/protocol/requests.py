@@ -122,6 +122,10 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "share_leave": (*SHARE_MEMBER, MEMBER_RECORDS),
     # What names of a level begin with, and from where on (`storage.tables.topic_levels`).
     "topics": (data, data, whole_number(1)),
+    # `tracing.group_traces`.
+    "trace": (GROUP, OFFSET, topic_name),
+    "trace_begin": (GROUP,),
+    "trace_end": (GROUP, WHOLE, OFFSET),
     "status": (),
 }
 
@@ -144,6 +148,10 @@ LEADER: Final[dict[str, Fields]] = {
 # A client's first request, if it is one: it wants a dictionary when that pays on its link, not all that there are, and
 # has these already.
 LINK_DICTIONARIES: Final = "link_dictionaries"
+
+# The user property by which a publication is known that is traced, and the most bytes of its payload.
+TRACE_MARK: Final = "lexicast-trace"
+TRACED_BYTES_MAX: Final = 65_536
 
 CLIENT: Final[dict[str, Fields]] = {
     LINK_DICTIONARIES: (each(DICTIONARY_ID),),
@@ -181,5 +189,12 @@ CLIENT: Final[dict[str, Fields]] = {
         whole_number(1),
         _where,
     ),
+    # `tracing.broker_traces`: of what is at an offset of a topic; of a mark.
+    "trace": (topic_name, OFFSET, truth),
+    "trace_begin": (name_text, topic_name, truth),
+    "trace_publish": (name_text, data_upto(TRACED_BYTES_MAX)),
+    "trace_seen": (name_text,),
+    "trace_end": (name_text,),
+    "clock": (),
     "status": (),
 }

@@ -164,6 +164,16 @@ class Share:
         """From where on it is to be read."""
         return self._parts[group].read
 
+    def whereabouts(self, group: int, offset: int) -> MemberKey | str:
+        """Of a record that is the share's: who holds it, or "unread", "waiting" or "done"."""
+        part = self._parts[group]
+        piece = part.open.get(offset)
+        if piece is None:
+            behind = offset < part.read or (offset < part.until and offset not in part.again)
+            return "done" if behind else "unread"
+        holder = piece.holder
+        return "waiting" if holder is None or holder is self._unclaimed else holder.key
+
     def has_moved(self, group: int, place: SharePlace) -> bool:
         """Whether something of the share has come, or was done, since it stood at `place`. What else was written to the
         group is no reason to write where the share stands: that is written to the group itself."""

@@ -262,6 +262,18 @@ def test_each_group_has_its_own_time_in_which_members_bring_along_what_they_hold
     assert [piece.taken.group for deal in share.deal() for piece in deal.pieces] == [1]
 
 
+def test_it_is_known_where_each_record_is() -> None:
+    share = Share()
+    share.begin(0, SharePlace(2, 5, (3,)))
+    assert [share.whereabouts(0, offset) for offset in (1, 2, 3, 5)] == ["done", "done", "unread", "unread"]
+    share.take(0, Taken(0, [3, 5, 6], [b"t"] * 3), 7)
+    assert share.whereabouts(0, 5) == "waiting"
+    share.join(A, 2)
+    share.deal()
+    share.done(A, 0, [3])
+    assert [share.whereabouts(0, offset) for offset in (3, 5, 6, 7)] == ["done", A, "waiting", "unread"]
+
+
 def test_what_a_member_brings_along_of_qos_2_is_its_whoever_reads_it_first() -> None:
     share = Share()
     share.begin(0, SharePlace(0, 2, (0, 1)), unclaimed=2)

@@ -26,6 +26,7 @@ from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_dictionaries import NONE
 
 from ...link.link import Link
+from ...tracing.broker_traces import BrokerTraces
 from ..dictionaries.link_choice import ConnectionDictionaries
 from ..engine import BrokerEngine
 from ..pipelines.entries import Done, SealedEntry
@@ -75,6 +76,7 @@ class PythonClientSession:
             rights = user.of_topics
             streams.dictionaries = engine.dictionary_links.connection(link.name, self._introduce, rights)
         past, groups = PastRequests(engine, user), GroupStreams(engine, link, streams, user)
+        self._traces = BrokerTraces(engine, link.name, user)
         self.requests: Answers = {
             "subscribe": streams.subscribe,
             "unsubscribe": streams.unsubscribe,
@@ -86,6 +88,7 @@ class PythonClientSession:
             "history": past.history,
             "last": past.last,
             "count": past.count,
+            **self._traces.answers(),
             **answers,
         }
 
@@ -152,6 +155,7 @@ class PythonClientSession:
             self._line.clear()
         self._dictionaries.listeners.discard(self._tell)
         self.streams.leave()
+        self._traces.close()
         self._closed(self)
 
     def on_writable(self, link: Link) -> None:

@@ -68,6 +68,11 @@ class Copies:
         await self.leadership.stop()
         await self.followers.stop()
 
+    def durable(self, group: int) -> dict[str, int]:
+        """See `GroupCopies`."""
+        led = self.followers.groups.get(group)
+        return {} if led is None else {name: progress.durable for name, progress in led.members.items()}
+
     def status(self) -> dict[str, Any]:
         """For `lexicast status`: how many groups are followed here, and of each follower of groups that are led here
         how many it follows, in how many of them it counts, and the most offsets that it lacks in one; those that are

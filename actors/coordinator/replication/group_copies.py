@@ -35,3 +35,7 @@ class GroupCopies(Protocol):
 
     def resign(self, group: int) -> None:
         """There is no room here: the group is led by another member from now on, if there is one that keeps up."""
+
+    def durable(self, group: int) -> dict[str, int]:
+        """Of each follower of a group that is led here the first offset that is not known to be durable there."""
+        ...

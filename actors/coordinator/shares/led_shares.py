@@ -463,6 +463,16 @@ class LedShares:
             for share in self._shares.values()
         }
 
+    def whereabouts(self, topic: bytes, group: int, offset: int) -> dict[str, str]:
+        """For `lexicast trace`: by share of a topic what has become of the publication at `offset`: the broker whose
+        member holds it, or "unread", "waiting", "done"."""
+        found = {}
+        for share in self._shares_of(topic):
+            if group in share.share.groups:
+                where = share.share.whereabouts(group, offset)
+                found[f"{share.name}/{share.filter.decode()}"] = where if isinstance(where, str) else where[0]
+        return found
+
     def _unread(self, share: LedShare, group: int) -> int:
         """Offsets between where it has read to and where deliveries stand, but for those that no record has: each epoch
         begins far beyond the one before."""

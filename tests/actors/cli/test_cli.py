@@ -72,7 +72,7 @@ def fails(result: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 
 @pytest.mark.parametrize(
     "arguments",
-    [("pub", "a", "b"), ("sub", "a"), ("history", "a"), ("family", "show", "a/+"), ("status",)],
+    [("pub", "a", "b"), ("sub", "a"), ("history", "a"), ("trace", "a"), ("family", "show", "a/+"), ("status",)],
     ids=lambda arguments: arguments[0],
 )
 def test_without_a_cluster_one_line_says_what_to_do(tmp_path: Path, arguments: tuple[str, ...]) -> None:
@@ -175,7 +175,7 @@ def test_every_command_explains_itself() -> None:
     everything = runner.invoke(app, ["--help"]).stdout
     for command in ("up", "down", "status", "pub", "sub", "history", "family", "config", "demo", "doctor"):
         assert command in everything
-    for command in ("up", "status", "doctor", "pub", "sub", "history"):
+    for command in ("up", "status", "doctor", "pub", "sub", "history", "trace"):
         assert f"lexicast {command}" in runner.invoke(app, [command, "--help"]).stdout  # an example
 
 
@@ -273,6 +273,22 @@ def test_what_is_published_can_be_read(cluster: Cluster) -> None:
     verbose = cluster.run("history", "cli/+", "--since", "1h", "-v").stdout.splitlines()
     assert len(verbose) == 8
     assert f"cli/one {message['position']} {message['time']} hello" in verbose
+
+
+def test_a_publication_is_followed(cluster: Cluster) -> None:
+    sent = cluster.run("trace", "cli/traced", "--send", "--payload", "hello")
+    assert sent.returncode == 0, sent
+    position = sent.stdout.split()[2].removesuffix(",")
+    steps = [line for line in sent.stdout.splitlines() if " ms " in line]
+    assert len(steps) == 9, sent.stdout
+    assert steps[0].split()[0] == "0.000"
+    place = cluster.run("trace", "cli/traced").stdout
+    assert place.startswith(f"cli/traced at {position}\n")
+    assert "committed  1 of 1 copies that count have it" in place
+    assert json.loads(cluster.run("trace", position, "--json").stdout)["topic"] == "cli/traced"
+    fails(cluster.run("trace", "cli/never"), 2, "nothing was published to 'cli/never'")
+    fails(cluster.run("trace", "cli/#", "--send"), 2, "wildcard")
+    fails(cluster.run("trace", "cli/traced", "--payload", "x"), 2, "--send")
 
 
 def test_conditions_choose_what_is_read(cluster: Cluster) -> None:

@@ -100,6 +100,20 @@ def test_an_address_of_users_in_the_environment_is_one_without_a_login_too(monke
     assert "data_dir" in find_bus(None, None, None, None, None, None)
 
 
+def test_a_user_traces_what_it_may_read(cluster: Served, machine: Path) -> None:
+    topic, login = unique("plant/"), ["--address", address(cluster), "-u", "ada", "--password-file", f"{machine}/word"]
+    sent = json.loads(run("trace", topic, "--send", "--json", *login).stdout)
+    assert {hop["what"] for hop in sent["hops"]} >= {"received", "placed", "committed", "given", "arrived", "answered"}
+    for target in (topic, sent["position"]):
+        place = json.loads(run("trace", target, "--json", *login).stdout)
+        assert (place["topic"], place["position"]) == (topic, sent["position"])
+        assert "clients" not in place["brokers"]["broker-0"]["subscribers"]  # who they are is for operators
+    for arguments in (("other/x",), ("other/x", "--send"), ("$sdc/x", "--send")):
+        refused = run("trace", *arguments, *login)
+        assert refused.exit_code == 1, refused.output
+        assert "user 'ada' may not read" in refused.output
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -63,6 +63,9 @@ class JoinersCopies:
     def resign(self, group: int) -> None:
         """To nobody."""
 
+    def durable(self, group: int) -> dict[str, int]:
+        return {}
+
 
 async def test_nothing_is_written_behind_what_a_follower_has_and_the_disk_refused() -> None:
     store = FullStore(1)
