@@ -65,6 +65,10 @@ class IndexNotReadyError(UnavailableError):
     """Only the index of a store could answer, and that is being made anew: ask again in a while, not at once."""
 
 
+class NoReplyError(UnavailableError, TimeoutError):
+    """Nobody has replied to a request in time: nobody serves its topic, or who does is slow or gone."""
+
+
 class PublishRefusedError(UnavailableError):
     """A publication was refused and is not stored (disk reserve reached, store closed)."""
 

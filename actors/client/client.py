@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
@@ -37,12 +38,13 @@ from lexicast.cluster.topics.names import check_share_name
 from lexicast.compression.dictionary import Dictionary
 
 from .entries import Kind, make_kind
-from .group_feed import GroupFeed
+from .group_feed import GroupFeed, SettledFeed
 from .history_pages import HistoryPages, LastPages, Pages, counted
 from .internals import ClientInternals
 from .known_brokers import Resolve
-from .messages import Message, Properties, pack_properties
+from .messages import Message, Properties, as_properties, pack_properties
 from .publisher import BATCH_BYTES
+from .replies import Requester, to_requester
 from .subscription import Subscription
 from .subscription_feed import BUFFER_BYTES, CATCH_UP, DROP, SubscriptionFeed
 
@@ -73,6 +75,7 @@ class Client:
     ) -> None:
         # for lexicast's own parts; everything below is the user's
         self.internals = ClientInternals(resolve, client_id, compress, give_up_s, clock, batch_s, batch_bytes)
+        self._requester = Requester(self.client_id, partial(self.subscribe, since="now"), self.publish)
 
     # -- life
 
@@ -168,6 +171,45 @@ class Client:
             return _PLAIN
         return make_kind(qos, retain, expiry_s, pack_properties(properties))
 
+    async def request(
+        self,
+        topic: str,
+        payload: bytes | str,
+        *,
+        timeout_s: float = 10.0,
+        qos: int = 1,
+        properties: Properties | Mapping[str, str] | None = None,
+    ) -> Message:
+        """Publish a request and return the first reply to it, whoever replies: a Python client by `reply`, any client
+        of MQTT 5 by its response topic and correlation data.
+
+        The request expires when nobody waits for it any more. Replies come to a topic of this client's own below
+        `replies/CLIENT_ID/`, which it subscribes to with the first request (users need the right to read there, who
+        replies the right to write). Both are publications like any other, ordered and kept; with QoS 0 they do not wait
+        for the disk.
+
+        Raises NoReplyError (none within `timeout_s`), NotAuthorizedError, and as `publish`.
+        """
+        self.internals.check_open()
+        return await self._requester.request(topic, payload, timeout_s, qos, as_properties(properties))
+
+    async def reply(
+        self,
+        request: Message,
+        payload: bytes | str,
+        *,
+        qos: int = 1,
+        expiry_s: float | None = None,
+        properties: Properties | Mapping[str, str] | None = None,
+    ) -> Position:
+        """Publish the reply to a request that came by a subscription, where it asks for it to go.
+
+        Raises UsageError (it asks for none), and as `publish`. (Where there are users, what a request may have
+        published in the replying one's name is what that one may write.)
+        """
+        topic, carried = to_requester(request, properties)
+        return await self.publish(topic, payload, qos=qos, expiry_s=expiry_s, properties=carried)
+
     def dictionaries(self) -> tuple[Dictionary, ...]:
         """The newest dictionary of each family, as the broker has announced them: with `compress` and over TCP those
         that pay on this client's link, else all."""
@@ -188,6 +230,7 @@ class Client:
         sample_records_per_s: int | None = None,
         group: str | None = None,
         group_window: int = GROUP_WINDOW,
+        manual_ack: bool = False,
     ) -> Subscription:
         """The messages whose topic matches `filter`: to be iterated, or entered (`async with`) and iterated.
 
@@ -206,25 +249,24 @@ class Client:
 
         `group`: be a member of the consumer group of that name on this one filter, as MQTT clients are that subscribe
         to `$share/GROUP/FILTER`: each message goes to one member, at least once, and none retained (docs/mqtt.md). It
-        counts as done when the next one is asked for (of `next_batch` the whole batch), or the `async with` block ends
-        without an error; else it goes to another member. `since`: where the group begins if it is new; it keeps its
-        place. `group_window`: messages that are dealt to this member and not done, at most. Only `where` goes with it.
+        is done when the next one is asked for (of `next_batch` the whole batch), or the `async with` block ends without
+        an error; with `manual_ack` when `Subscription.ack` says so. What is not goes to another member, when this one
+        goes. `since`: where the group begins if it is new; it keeps its place. `group_window`: messages that are dealt
+        to this member and not done, at most. Only `where` goes with it.
 
         Raises TopicError, UsageError.
         """
         names, exact = self.internals.filters_of(filter)
         now_us = self.internals.clock.time_us()
+        start = parse_since(since, now_us, exact)
         if group is not None:
             plain = until is None and slow == CATCH_UP and sample_records_per_s is None
-            return self._group_member(group, names, parse_since(since, now_us, exact), where, group_window, plain)
-        if slow not in (CATCH_UP, DROP):
-            raise UsageError(f"slow={slow!r}: it is {CATCH_UP!r} or {DROP!r}")
-        if qos not in (0, 1, 2) or buffer_bytes < 1:
-            raise UsageError(f"qos={qos!r}, buffer_bytes={buffer_bytes!r}: qos is 0, 1 or 2, buffer_bytes above 0")
+            return self._group_member(group, names, start, where, group_window, plain, manual_ack)
+        _check_plain(slow, qos, buffer_bytes, manual_ack)
         feed = SubscriptionFeed(
             self.internals,
             names,
-            parse_since(since, now_us, exact),
+            start,
             None if until is None else parse_time(until, now_us),
             {"slow": slow, "qos": qos, "sample_records_per_s": sample_records_per_s, "where": _condition(where)},
             buffer_bytes,
@@ -234,7 +276,14 @@ class Client:
         return subscription
 
     def _group_member(
-        self, group: str, names: tuple[bytes, ...], since: WireSince, where: str | None, window: int, plain: bool
+        self,
+        group: str,
+        names: tuple[bytes, ...],
+        since: WireSince,
+        where: str | None,
+        window: int,
+        plain: bool,
+        manual_ack: bool,
     ) -> Subscription:
         if len(names) != 1 or not plain:
             raise UsageError(f"group={group!r}: a group has one filter, and neither until, slow nor samples")
@@ -242,7 +291,8 @@ class Client:
         if type(window) is not int or not 0 < window <= GROUP_WINDOW_MAX:
             raise UsageError(f"group_window={window!r}: give a number from 1 to {GROUP_WINDOW_MAX}")
         options = {"where": _condition(where), "window": window}
-        subscription = Subscription(GroupFeed(self.internals, group, names[0], since, options))
+        kind = SettledFeed if manual_ack else GroupFeed
+        subscription = Subscription(kind(self.internals, group, names[0], since, options))
         self.internals.add(subscription)
         return subscription
 
@@ -342,6 +392,16 @@ class Client:
             "bytes_saved": self.internals.dictionaries.bytes_saved,
             "undecodable": self.internals.undecodable,
         }
+
+
+def _check_plain(slow: str, qos: int, buffer_bytes: int, manual_ack: bool) -> None:
+    """Raises UsageError: a subscription without a group cannot be made so."""
+    if manual_ack:
+        raise UsageError("manual_ack=True: what has no group is not acknowledged; keep the subscription's cursor")
+    if slow not in (CATCH_UP, DROP):
+        raise UsageError(f"slow={slow!r}: it is {CATCH_UP!r} or {DROP!r}")
+    if qos not in (0, 1, 2) or buffer_bytes < 1:
+        raise UsageError(f"qos={qos!r}, buffer_bytes={buffer_bytes!r}: qos is 0, 1 or 2, buffer_bytes above 0")
 
 
 def _condition(where: str | None) -> str | None:

@@ -8,6 +8,7 @@ dealt anew, to whomever.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
@@ -20,6 +21,18 @@ from .subscription_feed import FeedHost, SubscriptionFeed, _Piece
 
 # Group, first and last offset.
 Ranges: TypeAlias = list[tuple[int, int, int]]
+
+
+def ranges_of(messages: Iterable[Message]) -> Ranges:
+    """The offsets of messages, neighbours as one range."""
+    ranges: Ranges = []
+    for message in messages:
+        group, _, offset = message.position
+        if ranges and ranges[-1][0] == group and ranges[-1][2] + 1 == offset:
+            ranges[-1] = (group, ranges[-1][1], offset)
+        else:
+            ranges.append((group, offset, offset))
+    return ranges
 
 
 class GroupHost(FeedHost, Protocol):
@@ -55,17 +68,20 @@ class GroupFeed(SubscriptionFeed):
         super().link_lost()
         self._buffer.clear()
         self._buffered = 0
+        self._rest = []
         self._ranges, self._done = [], []
 
-    def given(self, message: Message) -> None:
-        """The user has done with it."""
-        group, _, offset = message.position
-        self._tell_soon([(group, offset, offset)])
+    def given(self, messages: Sequence[Message]) -> None:
+        """The user has done with them."""
+        self._tell_soon(ranges_of(messages))
 
     def finish(self) -> None:
         """The user has done with all that was taken."""
         ranges, self._ranges = self._ranges, []
         self._tell_soon(ranges)
+
+    def _handed_over(self, kept: list[tuple[int, int]]) -> None:
+        """What the user has is not done yet."""
 
     def _tell_soon(self, ranges: Ranges) -> None:
         self._done += ranges
@@ -116,3 +132,34 @@ class GroupFeed(SubscriptionFeed):
             raise
         finally:
             self._host.release(self)
+
+
+class SettledFeed(GroupFeed):
+    """The same, where each message is done when its user says so, in any order; what can never be given is at once."""
+
+    tells_given = False
+
+    def finish(self) -> None:
+        """What was taken is not done by being given."""
+        self._pieces.clear()
+
+    def settle(self, done: Ranges) -> None:
+        """These are done; told in the event loop's next turn, with others."""
+        self._tell_soon(done)
+
+    async def _decode(self) -> list[Message]:
+        try:
+            messages = await super()._decode()
+        except PeerError:
+            self._settle_but({})
+            raise
+        if self._error is None:
+            self._ranges.clear()
+        else:  # what cannot be decompressed is never given
+            self._settle_but({message.position.offset: None for message in messages})
+        return messages
+
+    def _settle_but(self, given: Container[int]) -> None:
+        ranges, self._ranges = self._ranges, []
+        for group, first, last in ranges:
+            self.settle([(group, offset, offset) for offset in range(first, last + 1) if offset not in given])

@@ -18,6 +18,7 @@ from lexicast.cluster.properties import (
     USER_PROPERTY,
     well_formed,
 )
+from lexicast.cluster.topics.names import check_filter, matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,20 @@ class Message:
     publisher: str | None
 
     @property
+    def headers(self) -> dict[str, str]:
+        """The user properties by name, none where there are none; of a name that appears twice the first."""
+        found: dict[str, str] = {}
+        for name, value in self.properties.user if self.properties is not None else ():
+            found.setdefault(name, value)
+        return found
+
+    def matches(self, filter: str) -> bool:
+        """Whether its topic matches a filter: which of several filters it came by. Raises TopicError."""
+        name = filter.encode()
+        check_filter(name)
+        return matches(name, self.topic.encode())
+
+    @property
     def damaged(self) -> str:
         """Why a message of the history has no payload: it cannot be decompressed (its dictionary is missing, its data
         damaged). Empty for all others."""
@@ -78,6 +93,11 @@ class DamagedMessage(Message):
         return self._why
 
 
+def as_properties(properties: Properties | Mapping[str, str] | None) -> Properties:
+    """What users give as `properties`: `Properties`, or a mapping of user properties."""
+    return properties if isinstance(properties, Properties) else Properties(user=tuple((properties or {}).items()))
+
+
 def pack_properties(properties: Properties | Mapping[str, str] | None) -> dict[int, Any] | None:
     """Properties, or a mapping of user properties, as {MQTT identifier: value} in ascending order.
 
@@ -85,7 +105,7 @@ def pack_properties(properties: Properties | Mapping[str, str] | None) -> dict[i
     """
     if not properties:
         return None
-    given = properties if isinstance(properties, Properties) else Properties(user=tuple(properties.items()))
+    given = as_properties(properties)
     if not all(isinstance(text, str) for pair in given.user for text in pair):
         raise UsageError("user properties are pairs of texts: properties={'unit': 'km/h'}")
     fields: tuple[tuple[int, Any], ...] = (

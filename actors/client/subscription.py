@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from inspect import isawaitable
 from types import TracebackType
 from typing import Final
 
+from lexicast.cluster.errors import UsageError
 from lexicast.cluster.positions import Cursor, Position
 
+from .group_feed import SettledFeed, ranges_of
 from .messages import Message
 from .subscription_feed import SubscriptionFeed
 
-# What `next_batch` gives at the most, one block more: what is at hand may be the whole buffer, at 500 B a message.
+# What `next_batch` gives at the most: what is at hand may be the whole buffer, at 500 B a message.
 BATCH_MESSAGES: Final = 10_000
 
 
@@ -33,6 +37,8 @@ class Subscription:
         self.feed = feed
         self._iterator: Iterator[Message] = iter(())
         self._last: Message | None = None
+        # What `next_batch` gave last, of feeds that are told.
+        self._batch: tuple[Message, ...] = ()
         self._tells_given = feed.tells_given
 
     @property
@@ -70,9 +76,10 @@ class Subscription:
         await self.close()
 
     def _tell_given(self) -> None:
-        """The user has done with the last message."""
+        """The user has done with what was given last."""
         if self._tells_given and self._last is not None:
-            self.feed.given(self._last)
+            self.feed.given(self._batch or (self._last,))
+            self._batch = ()
 
     def __aiter__(self) -> Subscription:
         return self
@@ -87,20 +94,63 @@ class Subscription:
         self._last = message
         return message
 
-    async def next_batch(self) -> list[Message]:
-        """All messages at hand (up to some BATCH_MESSAGES), at least one: faster than one by one.
+    async def next_batch(self, most: int = BATCH_MESSAGES, timeout_s: float | None = None) -> list[Message]:
+        """All messages at hand, at most so many, at least one: faster than one by one. None when none has come for
+        `timeout_s` seconds.
 
-        Raises StopAsyncIteration at the end. A wait that is cancelled loses nothing.
+        Raises StopAsyncIteration at the end, UsageError. A wait that is cancelled loses nothing.
         """
-        batch = list(self._iterator) or await self.feed.take()
+        if most < 1:
+            raise UsageError(f"most={most!r}: give a number from 1")
+        self._tell_given()
+        batch = list(self._iterator) or await self._taken(timeout_s)
         try:
-            await self.feed.add_at_hand(batch, BATCH_MESSAGES)
+            if 0 < len(batch) < most:
+                await self.feed.add_at_hand(batch, most)
         except BaseException:
-            self._iterator = iter(batch)  # the next call gives them
+            self.feed.give_back(batch)
             raise
-        self._iterator = iter(())
-        self._last = batch[-1]
+        if len(batch) > most:
+            self.feed.give_back(batch[most:])
+            del batch[most:]
+        if batch:
+            self._last = batch[-1]
+            self._batch = tuple(batch) if self._tells_given else ()
         return batch
+
+    async def _taken(self, timeout_s: float | None) -> list[Message]:
+        if timeout_s is None:
+            return await self.feed.take()
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                return await self.feed.take()
+        except TimeoutError:
+            if limit.expired():
+                return []
+            raise
+
+    def ack(self, messages: Message | Iterable[Message]) -> None:
+        """Of a consumer group with `manual_ack`: these are done, and go to no other member; each by itself, in any
+        order. The broker is told at once, and not waited for.
+
+        Raises UsageError: no such group.
+        """
+        if not isinstance(self.feed, SettledFeed):
+            raise UsageError("what is acknowledged by hand comes of subscribe(..., group=NAME, manual_ack=True)")
+        self.feed.settle(ranges_of([messages] if isinstance(messages, Message) else messages))
+
+    async def call(self, callback: Callable[[Message], object]) -> None:
+        """Call `callback` with each message until the subscription ends, and await what it gives where it is a
+        coroutine function. Many of them side by side: a task each.
+
+        Raises what the callback raises: the subscription is closed then, and the message goes to another member of its
+        group. Else as iterating.
+        """
+        async with self:
+            async for message in self:
+                result = callback(message)
+                if isawaitable(result):
+                    await result
 
     async def close(self) -> None:
         """End the subscription; iteration stops."""

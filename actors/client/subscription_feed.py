@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from lexicast.cluster.blocks import BLOCK_MEMORY_BYTES, PUBLICATIONS, Block
@@ -100,6 +101,7 @@ class _Piece(NamedTuple):
         return BLOCK_MEMORY_BYTES + self.block.size_bytes + RECORD_BYTES * self.block.count
 
 
+# More than 25 methods: what its client tells it and who takes of it asks moves one cursor.
 class SubscriptionFeed:
     """See the module's docstring. `dropped` counts messages for which there was no room, `repeats` those that came
     twice."""
@@ -134,6 +136,8 @@ class SubscriptionFeed:
         self._received: Cursor = dict(since[1]) if since is not None and since[0] == CURSOR else {}
         self._consumed: Cursor = {}
         self._pieces: list[tuple[int, int]] = []
+        # What was taken and not given: the next `take` gives it.
+        self._rest: list[Message] = []
         self._error: LexicastError | None = None
         self._failure: LexicastError | None = None
         self._closed = False
@@ -203,6 +207,9 @@ class SubscriptionFeed:
     async def take(self) -> list[Message]:
         """The next messages, at least one; they count as given when more are taken. At the end StopAsyncIteration."""
         self._host.check_loop()
+        if self._rest:
+            rest, self._rest = self._rest, []
+            return rest
         if self._turn >= TURN_MESSAGES:
             self._turn = 0
             await asyncio.sleep(0)
@@ -222,16 +229,29 @@ class SubscriptionFeed:
                 return messages
 
     async def add_at_hand(self, messages: list[Message], most: int) -> None:
-        """Add to `messages` what is in the buffer, until there are `most`; then all of it has been given."""
-        room = self._room
+        """Add to `messages` what is in the buffer, until there are `most`, which are given then; what lies behind them
+        is given back."""
+        room, last = self._room, list[tuple[int, int]]()
         while (
             self._buffer and self._error is None and not self._closed and len(messages) < most and room.left_bytes > 0
         ):
+            before = len(self._pieces)
             messages += await self._decode()
-        self.finish()
+            last = self._pieces[before:]
+        self._handed_over(last if len(messages) > most else [])
 
-    def given(self, message: Message) -> None:
-        """The user asks for the next message after this one: of those that `tells_given`."""
+    def give_back(self, messages: list[Message]) -> None:
+        """Messages that were taken last and not given: the next `take` gives them."""
+        self._rest = messages + self._rest
+
+    def _handed_over(self, kept: list[tuple[int, int]]) -> None:
+        """All that was taken is with the user, but for a part of the last piece where that is `kept`."""
+        del self._pieces[len(self._pieces) - len(kept) :]
+        self.finish()
+        self._pieces += kept
+
+    def given(self, messages: Sequence[Message]) -> None:
+        """The user asks for the next ones after these: of those that `tells_given`."""
 
     def finish(self) -> None:
         """All that was taken has been given."""
@@ -244,6 +264,7 @@ class SubscriptionFeed:
         self._host.check_loop()
         self._closed = True
         self._let_go()
+        self._rest = []
         self._buffer.clear()
         self._buffered = 0
         self._arrived.set()

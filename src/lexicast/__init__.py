@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lexicast.cluster.errors import ConfigError as ConfigError
     from lexicast.cluster.errors import DictionaryError as DictionaryError
     from lexicast.cluster.errors import LexicastError as LexicastError
+    from lexicast.cluster.errors import NoReplyError as NoReplyError
     from lexicast.cluster.errors import NotAuthorizedError as NotAuthorizedError
     from lexicast.cluster.errors import PeerError as PeerError
     from lexicast.cluster.errors import PublishRefusedError as PublishRefusedError
@@ -53,6 +54,7 @@ _WHERE: Final = {
     "DictionaryError": _ERRORS,
     "LexicastError": _ERRORS,
     "Message": "lexicast.actors.client.messages",
+    "NoReplyError": _ERRORS,
     "NotAuthorizedError": _ERRORS,
     "PeerError": _ERRORS,
     "Position": "lexicast.cluster.positions",
@@ -80,6 +82,7 @@ __all__ = [
     "DictionaryError",
     "LexicastError",
     "Message",
+    "NoReplyError",
     "NotAuthorizedError",
     "PeerError",
     "Position",

@@ -8,6 +8,7 @@ with lexicast.sync.connect() as bus:
 
 from __future__ import annotations
 
-from lexicast.actors.client.sync import SyncClient, SyncSubscription, connect
+from lexicast.actors.client.blocking.sync import SyncClient, connect
+from lexicast.actors.client.blocking.sync_subscription import SyncSubscription
 
 __all__ = ["SyncClient", "SyncSubscription", "connect"]

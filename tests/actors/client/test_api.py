@@ -137,11 +137,12 @@ def test_every_error_that_a_docstring_names_can_be_caught() -> None:
 def test_help_shows_what_users_use() -> None:
     """No internals, and no member without a docstring."""
     assert [name for name in vars(lexicast.Client) if name[0] != "_"] == [
-        *("open", "close", "client_id", "publish", "publish_many", "publish_nowait", "flush", "dictionaries"),
+        *("open", "close", "client_id", "publish", "publish_many", "publish_nowait", "flush"),
+        *("request", "reply", "dictionaries"),
         *("subscribe", "history", "count", "status", "broker", "broker_name", "statistics"),
     ]
     assert [name for name in vars(lexicast.Subscription) if name[0] != "_"] == [
-        *("filters", "position", "cursor", "dropped", "next_batch", "close"),
+        *("filters", "position", "cursor", "dropped", "next_batch", "ack", "call", "close"),
     ]
     for name in ("Client", "Subscription", "Message", "Properties"):
         kind = getattr(lexicast, name)

@@ -12,27 +12,25 @@ the client usable.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.points_in_time import Since, Until
-from lexicast.cluster.positions import Cursor, Position
+from lexicast.cluster.positions import Position
 from lexicast.cluster.protocol.requests import GROUP_WINDOW
 
-from ..link.credentials import Secret, Tls
-from .client import Client
-from .connect import connect as connect_async
-from .messages import Message, Properties
-from .publisher import BATCH_BYTES
-from .subscription import Subscription
-from .subscription_feed import BUFFER_BYTES, CATCH_UP
-
-T = TypeVar("T")
+from ...link.credentials import Secret, Tls
+from ..client import Client
+from ..connect import connect as connect_async
+from ..messages import Message, Properties
+from ..publisher import BATCH_BYTES
+from ..subscription import Subscription
+from ..subscription_feed import BUFFER_BYTES, CATCH_UP
+from .loop_thread import LoopThread
+from .sync_subscription import SyncSubscription
 
 HISTORY_CHUNK = 1_024
 
@@ -71,52 +69,6 @@ def connect(
     )
 
 
-class _LoopThread:
-    """An event loop in a thread of its own (daemonic: a program that forgets to close may still end).
-
-    The loop runs there from its first to its last round: the caller's thread may run a loop itself, as a notebook's
-    does, and a thread runs one at a time.
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="lexicast-client", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_forever()
-            self._loop.run_until_complete(self._finish())
-        finally:
-            self._loop.close()
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` there and wait for it; cancelled there when this wait is interrupted."""
-        if not self._thread.is_alive():
-            work.close()
-            raise UnavailableError("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def stop(self) -> None:
-        """End loop and thread."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-
-    async def _finish(self) -> None:
-        """What a cancelled call left behind ends before its loop does."""
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
-
-
 class SyncClient:
     """The blocking client, made by `connect`; see `lexicast.Client` for what each method does, raises and guarantees.
 
@@ -125,7 +77,7 @@ class SyncClient:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._thread = _LoopThread()
+        self._thread = LoopThread()
         try:
             self._thread.call(client.open())
         except BaseException:
@@ -183,6 +135,53 @@ class SyncClient:
             self._client.publish_many(messages, qos=qos, retain=retain, expiry_s=expiry_s, properties=properties)
         )
 
+    def publish_nowait(
+        self,
+        topic: str,
+        payload: bytes | str,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        expiry_s: float | None = None,
+        properties: Properties | Mapping[str, str] | None = None,
+    ) -> None:
+        """As `Client.publish_nowait`."""
+
+        async def hand_over() -> None:
+            self._client.publish_nowait(
+                topic, payload, qos=qos, retain=retain, expiry_s=expiry_s, properties=properties
+            )
+
+        self._thread.call(hand_over())
+
+    def request(
+        self,
+        topic: str,
+        payload: bytes | str,
+        *,
+        timeout_s: float = 10.0,
+        qos: int = 1,
+        properties: Properties | Mapping[str, str] | None = None,
+    ) -> Message:
+        """As `Client.request`."""
+        return self._thread.call(
+            self._client.request(topic, payload, timeout_s=timeout_s, qos=qos, properties=properties)
+        )
+
+    def reply(
+        self,
+        request: Message,
+        payload: bytes | str,
+        *,
+        qos: int = 1,
+        expiry_s: float | None = None,
+        properties: Properties | Mapping[str, str] | None = None,
+    ) -> Position:
+        """As `Client.reply`."""
+        return self._thread.call(
+            self._client.reply(request, payload, qos=qos, expiry_s=expiry_s, properties=properties)
+        )
+
     def flush(self) -> None:
         """As `Client.flush`."""
         self._thread.call(self._client.flush())
@@ -197,10 +196,13 @@ class SyncClient:
         where: str | None = None,
         slow: str = CATCH_UP,
         buffer_bytes: int = BUFFER_BYTES,
+        sample_records_per_s: int | None = None,
         group: str | None = None,
         group_window: int = GROUP_WINDOW,
+        manual_ack: bool = False,
     ) -> SyncSubscription:
-        """As `Client.subscribe`; of a `group` what comes at once counts as done when what follows it is asked for."""
+        """As `Client.subscribe`; of a `group` what came at once is done when what follows it is asked for, or when the
+        `with` block ends without an error."""
 
         async def make() -> Subscription:
             return self._client.subscribe(
@@ -211,8 +213,10 @@ class SyncClient:
                 where=where,
                 slow=slow,
                 buffer_bytes=buffer_bytes,
+                sample_records_per_s=sample_records_per_s,
                 group=group,
                 group_window=group_window,
+                manual_ack=manual_ack,
             )
 
         return SyncSubscription(self._thread, self._thread.call(make()))
@@ -270,74 +274,3 @@ class SyncClient:
     def broker_name(self) -> str:
         """As `Client.broker_name`."""
         return self._client.broker_name
-
-
-class SyncSubscription:
-    """As `lexicast.Subscription`, made by `SyncClient.subscribe`: iterate it, or enter it and iterate it.
-
-    By one thread at a time.
-    """
-
-    def __init__(self, thread: _LoopThread, subscription: Subscription) -> None:
-        self._thread = thread
-        self._subscription = subscription
-        self._messages: Iterator[Message] = iter(())
-        self._last: Message | None = None
-
-    @property
-    def filters(self) -> tuple[str, ...]:
-        """As `Subscription.filters`."""
-        return self._subscription.filters
-
-    @property
-    def position(self) -> Position | None:
-        """As `Subscription.position`."""
-        return None if self._last is None else self._last.position
-
-    @property
-    def cursor(self) -> Cursor:
-        """As `Subscription.cursor`."""
-        return self._subscription.feed.cursor_after(self._last)
-
-    @property
-    def dropped(self) -> int:
-        """As `Subscription.dropped`."""
-        return self._subscription.dropped
-
-    def __enter__(self) -> SyncSubscription:
-        self._thread.call(self._subscription.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __iter__(self) -> SyncSubscription:
-        return self
-
-    def __next__(self) -> Message:
-        message = next(self._messages, None)
-        if message is None:
-            batch = self._thread.call(self._take())
-            if not batch:
-                raise StopIteration
-            self._messages = iter(batch)
-            message = next(self._messages)
-        self._last = message
-        return message
-
-    async def _take(self) -> list[Message]:
-        """The next messages, none at the end."""
-        try:
-            return await self._subscription.feed.take()
-        except StopAsyncIteration:
-            return []
-
-    def close(self) -> None:
-        """As `Subscription.close`."""
-        self._messages = iter(())
-        try:
-            self._thread.call(self._subscription.close())
-        except UnavailableError:
-            return

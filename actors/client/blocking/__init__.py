@@ -1,0 +1,1 @@
+"""The blocking client: the awaited one in an event loop of its own thread."""
