@@ -10,21 +10,22 @@ from __future__ import annotations
 import asyncio
 from typing import Final, cast
 
+from ..mqtt.doors.passing import Passing
 from ..mqtt.doors.proxied import AddressedTransport
 
 # More than uvloop reads from the kernel at once; what exceeds it comes with the next turn.
 BUFFER_BYTES: Final = 320 * 1024
 
 
-class DecryptedReads(asyncio.BufferedProtocol):
+class DecryptedReads(Passing, asyncio.BufferedProtocol):
     """Between the transport and a protocol that takes bytes."""
 
-    __slots__ = ("_buffer", "_peer", "_protocol")
+    __slots__ = ("_buffer", "_peer")
 
     def __init__(self, protocol: asyncio.Protocol, buffer: memoryview, peer: tuple[str, int] | None = None) -> None:
         """`buffer`: filled and taken within one call of uvloop's, so that one is enough for a loop's connections.
         `peer`: whose the connection is, where a proxy has passed it on."""
-        self._protocol = protocol
+        super().__init__(protocol)
         self._buffer = buffer
         self._peer = peer
 
@@ -45,19 +46,3 @@ class DecryptedReads(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """They are there."""
         self._protocol.data_received(bytes(self._buffer[:nbytes]))
-
-    def eof_received(self) -> bool | None:
-        """The peer sends no more."""
-        return self._protocol.eof_received()
-
-    def pause_writing(self) -> None:
-        """Too much waits to be sent."""
-        self._protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        """It has been sent."""
-        self._protocol.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
-        self._protocol.connection_lost(exc)

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 
 from lexicast.cluster.security.networks import Networks
 
+from .passing import Passing
 from .proxy_header import HEADER_BYTES_MAX, ProxyHeaderError, proxy_header
 
 log = logging.getLogger(__name__)
@@ -96,13 +97,13 @@ class AddressedTransport(asyncio.Transport):
         return self._inner.get_write_buffer_size()
 
 
-class ProxiedBeginning(asyncio.Protocol):
+class ProxiedBeginning(Passing, asyncio.Protocol):
     """The protocol of a connection until it has said whose it is; then that is its `protocol`'s."""
 
-    __slots__ = ("_begun", "_protocol", "_proxies", "_transport")
+    __slots__ = ("_begun", "_proxies", "_transport")
 
     def __init__(self, protocol: asyncio.Protocol, proxies: Networks) -> None:
-        self._protocol = protocol
+        super().__init__(protocol)
         self._proxies = proxies
         self._begun = b""
         self._transport: AddressedTransport
@@ -132,22 +133,6 @@ class ProxiedBeginning(asyncio.Protocol):
             rest, self._begun = self._begun[header.size :], b""
             if rest:
                 self._protocol.data_received(rest)
-
-    def eof_received(self) -> bool | None:
-        """The peer sends no more."""
-        return self._protocol.eof_received()
-
-    def pause_writing(self) -> None:
-        """Too much waits to be sent."""
-        self._protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        """It has been sent."""
-        self._protocol.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
-        self._protocol.connection_lost(exc)
 
 
 def proxied(protocol: Callable[[], asyncio.Protocol], proxies: Networks) -> Callable[[], asyncio.Protocol]:
