@@ -7,7 +7,6 @@ a write: runs of frames with the same header lose it in one step, so neither cos
 from __future__ import annotations
 
 import os
-import select
 import socket
 from typing import Final
 
@@ -15,9 +14,9 @@ import numpy as np
 from websockets.speedups import apply_mask
 
 from .wire import HandshakeStep, RefusedError
+from .wrapped_socket import READ_BYTES, WrappedSocket
 
 WRITE_TIMEOUT_S: Final = 10.0
-READ_BYTES: Final = 256 * 1024
 FRAME_BYTES: Final = 16 * 1024
 _CLOSE, _BINARY_FRAME = 0x88, 0x82
 _REQUEST: Final = (
@@ -26,17 +25,16 @@ _REQUEST: Final = (
 )
 
 
-class FramedSocket:
+class FramedSocket(WrappedSocket):
     """The side of the client; `socket.socket` as far as the load generator knows it. Before its `upgrade` it is one:
     Mosquitto takes up to 100 ms for that, so many are under way at a time."""
 
     _buffer = bytearray(READ_BYTES)
-    """Shared by all: what was read is taken out of its frames before the next one reads."""
+    """Shared by all, and another one than `TlsSocket`'s, which may be below: what was read is taken out of its frames
+    before the next one reads."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._writable = select.poll()
-        self._writable.register(sock, select.POLLOUT)
+        super().__init__(sock)
         self._framed = False
         self._head = b""
         self._left = 0
@@ -53,22 +51,6 @@ class FramedSocket:
             raise RefusedError(f"no WebSocket: {data[:60]!r}")
         self._framed = True
         return ends
-
-    def fileno(self) -> int:
-        """For epoll."""
-        return self._sock.fileno()
-
-    def setblocking(self, flag: bool) -> None:
-        """As the socket's."""
-        self._sock.setblocking(flag)
-
-    def settimeout(self, timeout_s: float | None) -> None:
-        """As the socket's."""
-        self._sock.settimeout(timeout_s)
-
-    def setsockopt(self, level: int, option: int, value: int) -> None:
-        """As the socket's."""
-        self._sock.setsockopt(level, option, value)
 
     def recv_into(self, buffer: bytearray | memoryview) -> int:
         """The data of one read of the kernel, 0 at the end. Raises BlockingIOError: nothing but a part of a header."""
@@ -121,16 +103,6 @@ class FramedSocket:
         self._left = size
         return begins
 
-    def recv(self, size: int) -> bytes:
-        """The same as bytes. On a socket that blocks it waits for some."""
-        buffer = bytearray(READ_BYTES)
-        while True:
-            try:
-                return bytes(buffer[: self.recv_into(buffer)])
-            except BlockingIOError:
-                if self._sock.gettimeout() == 0.0:
-                    raise
-
     def send(self, data: bytes | memoryview) -> int:
         """One frame of `data` at the most. Raises BlockingIOError where the kernel has no room; what begins to go is
         waited for."""
@@ -148,10 +120,6 @@ class FramedSocket:
             except BlockingIOError:
                 self._writable.poll(WRITE_TIMEOUT_S * 1_000)
         return size
-
-    def close(self) -> None:
-        """Close without a word."""
-        self._sock.close()
 
 
 SAME_LEAST: Final = 8

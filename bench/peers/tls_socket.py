@@ -6,17 +6,17 @@ takes what the kernel has and gives all that was in it.
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 from typing import Any, Final
 
+from .wrapped_socket import READ_BYTES, WrappedSocket
+
 HANDSHAKE_TIMEOUT_S: Final = 10.0
-READ_BYTES: Final = 256 * 1024
 RECORD_BYTES: Final = 16 * 1024
 
 
-class TlsSocket:
+class TlsSocket(WrappedSocket):
     """The side of the client; `socket.socket` as far as the load generator knows it. The handshake blocks."""
 
     _buffer = bytearray(READ_BYTES)
@@ -24,9 +24,7 @@ class TlsSocket:
 
     def __init__(self, sock: socket.socket, cafile: str, host: str) -> None:
         """Raises OSError where the handshake fails."""
-        self._sock = sock
-        self._writable = select.poll()
-        self._writable.register(sock, select.POLLOUT)
+        super().__init__(sock)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         context = _context(cafile)
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
@@ -46,22 +44,6 @@ class TlsSocket:
         except ssl.SSLWantReadError:
             return False
         return True
-
-    def fileno(self) -> int:
-        """For epoll."""
-        return self._sock.fileno()
-
-    def setblocking(self, flag: bool) -> None:
-        """As the socket's."""
-        self._sock.setblocking(flag)
-
-    def settimeout(self, timeout_s: float | None) -> None:
-        """As the socket's."""
-        self._sock.settimeout(timeout_s)
-
-    def setsockopt(self, level: int, option: int, value: int) -> None:
-        """As the socket's."""
-        self._sock.setsockopt(level, option, value)
 
     def recv_into(self, buffer: bytearray | memoryview) -> int:
         """All that one read of the kernel brought, decrypted; 0 at the end. Raises BlockingIOError: nothing whole."""
@@ -85,16 +67,6 @@ class TlsSocket:
             raise BlockingIOError
         return total
 
-    def recv(self, size: int) -> bytes:
-        """The same as bytes. On a socket that blocks it waits for something whole."""
-        buffer = bytearray(READ_BYTES)
-        while True:
-            try:
-                return bytes(buffer[: self.recv_into(buffer)])
-            except BlockingIOError:
-                if self._sock.gettimeout() == 0.0:
-                    raise
-
     def send(self, data: bytes | memoryview) -> int:
         """One record's worth of `data` at the most. Raises BlockingIOError where the kernel has no room; what begins to
         go is waited for."""
@@ -108,10 +80,6 @@ class TlsSocket:
             except BlockingIOError:
                 self._writable.poll(HANDSHAKE_TIMEOUT_S * 1_000)
         return count
-
-    def close(self) -> None:
-        """Close without a word."""
-        self._sock.close()
 
 
 def _context(cafile: str) -> ssl.SSLContext:

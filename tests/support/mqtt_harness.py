@@ -384,3 +384,19 @@ class Raw:
         transport = self._writer.transport
         assert isinstance(transport, asyncio.ReadTransport)
         return transport
+
+
+async def check_slow_subscriber(running: Served, slow: Raw, count: int) -> None:
+    """Check that the client "slow" costs its broker little memory while it takes nothing, and gets all of `count` large
+    messages then: they wait in the log."""
+    topic, publisher = unique("slow/"), await Raw.connect(running.port)
+    await slow.subscribe(topic)
+    slow.stop_reading()
+    payload = bytes(64 * 1_024)
+    for number in range(count):
+        await publisher.publish(topic, number.to_bytes(4, "big") + payload, qos=1)
+    (own,) = [each for each in running.broker().mqtt.connections if each.client_id == "slow"]
+    assert own.transport.get_write_buffer_size() < 2 * running.broker().config.mqtt.output_bytes_max
+    slow.start_reading()
+    got = [int.from_bytes(message.payload[:4], "big") for message in await slow.messages(count)]
+    assert got == list(range(count))

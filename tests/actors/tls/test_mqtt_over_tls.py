@@ -38,7 +38,17 @@ from lexicast.actors.tls.development_certificates import DevelopmentAuthority
 
 from ...support.certificates import authority, client_context, served_by_tls, tls_port
 from ...support.harness import eventually
-from ...support.mqtt_harness import HOST, WAIT_S, Closed, Message, Raw, Served, close_clients, unique
+from ...support.mqtt_harness import (
+    HOST,
+    WAIT_S,
+    Closed,
+    Message,
+    Raw,
+    Served,
+    check_slow_subscriber,
+    close_clients,
+    unique,
+)
 
 KIB = 1 << 10
 mosquitto = pytest.mark.skipif(
@@ -220,18 +230,7 @@ async def test_a_client_that_takes_nothing_is_not_read_and_costs_no_memory(
     cluster: Served, made: DevelopmentAuthority
 ) -> None:
     """Its deliveries wait in the log, as without TLS."""
-    topic = unique("slow/")
-    slow, publisher = await connect(tls_port(cluster), client_context(made), "slow"), await Raw.connect(cluster.port)
-    await slow.subscribe(topic)
-    slow.stop_reading()
-    count, payload = 600, bytes(64 * KIB)
-    for number in range(count):
-        await publisher.publish(topic, number.to_bytes(4, "big") + payload, qos=1)
-    (own,) = [each for each in cluster.broker().mqtt.connections if each.client_id == "slow"]
-    assert own.transport.get_write_buffer_size() < 2 * cluster.broker().config.mqtt.output_bytes_max
-    slow.start_reading()
-    got = [int.from_bytes(message.payload[:4], "big") for message in await slow.messages(count)]
-    assert got == list(range(count))
+    await check_slow_subscriber(cluster, await connect(tls_port(cluster), client_context(made), "slow"), 600)
 
 
 # -- clients' certificates

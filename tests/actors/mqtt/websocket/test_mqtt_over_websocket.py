@@ -44,7 +44,16 @@ from lexicast.cluster.security.passwords import hash_password
 
 from ....support.certificates import authority, client_context
 from ....support.harness import eventually
-from ....support.mqtt_harness import HOST, WAIT_S, Message, Raw, Served, close_clients, unique
+from ....support.mqtt_harness import (
+    HOST,
+    WAIT_S,
+    Message,
+    Raw,
+    Served,
+    check_slow_subscriber,
+    close_clients,
+    unique,
+)
 from ....support.websockets import (
     WebSocketRaw,
     client_frame,
@@ -347,18 +356,7 @@ async def test_a_client_that_says_close_is_answered_and_has_its_will(cluster: Se
 
 async def test_a_client_that_takes_nothing_costs_no_memory(cluster: Served) -> None:
     """Its deliveries wait in the log, as by TCP."""
-    topic = unique("slow/")
-    slow = await WebSocketRaw.connected(ws_port(cluster), client_id="slow")
-    publisher = await Raw.connect(cluster.port)
-    await slow.subscribe(topic)
-    slow.stop_reading()
-    count, payload = 300, bytes(64 * KIB)
-    for number in range(count):
-        await publisher.publish(topic, number.to_bytes(4, "big") + payload, qos=1)
-    (own,) = [each for each in cluster.broker().mqtt.connections if each.client_id == "slow"]
-    assert own.transport.get_write_buffer_size() < 2 * cluster.broker().config.mqtt.output_bytes_max
-    slow.start_reading()
-    assert [int.from_bytes(m.payload[:4], "big") for m in await slow.messages(count)] == list(range(count))
+    await check_slow_subscriber(cluster, await WebSocketRaw.connected(ws_port(cluster), client_id="slow"), 300)
 
 
 async def test_a_fan_out_is_the_same_bytes_for_all(cluster: Served) -> None:
