@@ -7,6 +7,7 @@ import heapq
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from ..tls.identity import is_encrypted
 from .codec.packets import SERVER_SHUTTING_DOWN, V5
 from .connection import MqttConnection
 from .doors.mqtt_doors import MqttDoors, way_of
+from .doors.proxied import unnamed
 from .login.admission import lets_strangers_in
 from .login.logins import end_of
 from .open_session import OpenSession
@@ -137,15 +139,26 @@ class MqttListener:
 
     def made(self, connection: MqttConnection) -> None:
         """A connection was accepted; where there is no place for it (`ConnectionPlaces`) it is closed at once."""
-        address = end_of(connection.transport, "peername")
-        if limit := self._places.take(connection, address):
-            self._services.refused[limit] += 1
-            self.logins.note("connection_refused", f"mqtt.{limit} is reached", "", "", address)
-            connection.transport.abort()
+        addressed = unnamed(connection.transport)
+        if limit := self._places.take(connection, None if addressed else end_of(connection.transport, "peername")):
+            self._refuse(connection, limit)
             return
+        if addressed:
+            addressed.when_named = partial(self._named, connection)
         self.connections.add(connection)
         self._services.sys_topics.connections += 1
         self._since_us[connection] = self._clock.time_us()
+
+    def _named(self, connection: MqttConnection) -> None:
+        """A proxy has said whose connection it is."""
+        if limit := self._places.name(connection, end_of(connection.transport, "peername")):
+            self._refuse(connection, limit)
+
+    def _refuse(self, connection: MqttConnection, limit: str) -> None:
+        self._services.refused[limit] += 1
+        address = end_of(connection.transport, "peername")
+        self.logins.note("connection_refused", f"mqtt.{limit} is reached", "", "", address)
+        connection.transport.abort()
 
     def lost(self, connection: MqttConnection) -> None:
         """A connection has ended."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
+from ..mqtt.doors.proxy_header import ProxyHeaderError
+
 TIMED_OUT: Final = "too slow"
 MADE_WAY: Final = "made way for others"
 LEFT: Final = "client left"
 NO_CERTIFICATE: Final = "no client certificate"
 BAD_CERTIFICATE: Final = "bad client certificate"
 NOT_TLS: Final = "not TLS"
+NO_HEADER: Final = "no header of a proxy"
 OTHER: Final = "other"
 
 # OpenSSL's reasons (ssl.SSLError.reason).
@@ -51,6 +54,8 @@ def failure_of(error: BaseException) -> str:
         return _VERIFICATION.get(error.verify_code, BAD_CERTIFICATE)
     if isinstance(error, ssl.SSLError):
         return _REASONS.get(error.reason or "", OTHER)
+    if isinstance(error, ProxyHeaderError):
+        return NO_HEADER
     if isinstance(error, ConnectionAbortedError | TimeoutError):  # uvloop's word for a handshake that takes too long
         return TIMED_OUT
     return LEFT if isinstance(error, ConnectionError) else OTHER

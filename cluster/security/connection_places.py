@@ -15,6 +15,7 @@ from .addresses import is_loopback
 from .back_off import party
 
 SHARE: Final = 2
+_NOBODYS: Final = "not known yet"
 
 
 class ConnectionPlaces:
@@ -35,12 +36,13 @@ class ConnectionPlaces:
         """How many more there may be."""
         return self._most - len(self._held)
 
-    def take(self, holder: Hashable, address: str) -> str:
-        """A place for somebody; "", or the knob whose limit is reached, and there is none."""
+    def take(self, holder: Hashable, address: str | None) -> str:
+        """A place for somebody; "", or the knob whose limit is reached, and there is none. `address` None: it is not
+        known yet (`name`), the place counts in all alone."""
         if self.left <= 0:
             return "connections_max"
-        whose = party(address)
-        if self._of_address[whose] >= self._most_of(address):
+        whose = _NOBODYS if address is None else party(address)
+        if address is not None and self._of_address[whose] >= self._most_of(address):
             return "connections_per_address_max"
         self._held[holder] = whose
         self._of_address[whose] += 1
@@ -50,6 +52,11 @@ class ConnectionPlaces:
         if self._most_each:
             return self._most_each
         return self._most if is_loopback(address) else max(1, self._most // SHARE)
+
+    def name(self, holder: Hashable, address: str) -> str:
+        """The address of a holder is known now: as `take`, and where its limit is reached the place is given back."""
+        self.give_back(holder)
+        return self.take(holder, address)
 
     def hand_over(self, holder: Hashable, other: Hashable) -> None:
         """Something else serves the connection."""

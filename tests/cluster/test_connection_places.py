@@ -57,6 +57,17 @@ def test_what_is_given_back_is_free_whoever_serves_it() -> None:
     assert len(of._of_address) == 1
 
 
+def test_who_is_not_known_yet_counts_in_all_and_then_as_who_it_is() -> None:
+    of = places(4, 1)
+    assert [of.take(number, None) for number in range(5)] == [""] * 4 + ["connections_max"]
+    assert [of.name(number, "192.0.2.7") for number in (0, 1)] == ["", "connections_per_address_max"]
+    assert of.name(2, "192.0.2.8") == ""
+    assert len(of) == 3
+    for number in range(4):
+        of.give_back(number)
+    assert (len(of), dict(of._of_address)) == (0, {})
+
+
 async def test_an_address_that_has_its_share_is_closed_and_others_are_not() -> None:
     with served(mqtt__connections_max=10, mqtt__connections_per_address_max=2) as running:
         first = await Raw.connect(running.port, unique())

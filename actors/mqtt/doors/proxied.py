@@ -23,25 +23,39 @@ from .proxy_header import HEADER_BYTES_MAX, ProxyHeaderError, proxy_header
 log = logging.getLogger(__name__)
 
 _PEER: Final = "peername"
+_ADDRESSED: Final = "addressed"
 
 
 class AddressedTransport(asyncio.Transport):
     """A transport whose peer is another one than the socket's."""
 
-    __slots__ = ("_inner", "peer", "write", "writelines")
+    __slots__ = ("_inner", "_peer", "is_named", "when_named", "write", "writelines")
 
-    def __init__(self, inner: asyncio.Transport, peer: Any = None) -> None:
+    def __init__(self, inner: asyncio.Transport, peer: tuple[str, int] | None = None) -> None:
+        """`peer` None: it is not known yet, see `name`."""
         super().__init__()
         self._inner = inner
-        self.peer = peer
+        self._peer = peer
+        self.is_named = peer is not None
+        # Called by `name`.
+        self.when_named: Callable[[], None] | None = None
         # The transport's own: what is written costs nothing more.
         self.write = inner.write  # type: ignore[method-assign] # a slot, not a method
         self.writelines = inner.writelines  # type: ignore[method-assign] # a slot, not a method
 
+    def name(self, peer: tuple[str, int] | None) -> None:
+        """The header has come; None: the connection is the socket's peer's own."""
+        self._peer, self.is_named = peer, True
+        told, self.when_named = self.when_named, None
+        if told is not None:
+            told()
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """The socket's, but for "peername"."""
-        if name == _PEER and self.peer is not None:
-            return self.peer
+        """The socket's, but for "peername", and this as "addressed"."""
+        if name == _PEER and self._peer is not None:
+            return self._peer
+        if name == _ADDRESSED:
+            return self
         return self._inner.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -128,16 +142,22 @@ class ProxiedBeginning(Passing, asyncio.Protocol):
             self._transport.abort()
             return
         if header is not None:
-            self._transport.peer = header.peer
             self._transport.set_protocol(self._protocol)
             rest, self._begun = self._begun[header.size :], b""
-            if rest:
+            self._transport.name(header.peer)
+            if rest and not self._transport.is_closing():
                 self._protocol.data_received(rest)
 
 
 def proxied(protocol: Callable[[], asyncio.Protocol], proxies: Networks) -> Callable[[], asyncio.Protocol]:
     """`protocol` for a door at which proxies are believed."""
     return (lambda: ProxiedBeginning(protocol(), proxies)) if proxies else protocol
+
+
+def unnamed(transport: asyncio.BaseTransport) -> AddressedTransport | None:
+    """What becomes `is_named` when a proxy has said whose connection it is; None: that is known."""
+    found = transport.get_extra_info(_ADDRESSED)
+    return found if isinstance(found, AddressedTransport) and not found.is_named else None
 
 
 def is_proxy(peer: object, proxies: Networks) -> bool:
@@ -149,19 +169,17 @@ async def take_header(sock: socket.socket, timeout_s: float) -> tuple[str, int] 
     """Take a header, and nothing else, off a non-blocking socket: the client's (address, port), None where it is the
     proxy's own. Raises ProxyHeaderError, TimeoutError, OSError."""
     loop = asyncio.get_running_loop()
-    seen, until_s = 0, loop.time() + timeout_s
+    begun, until_s = b"", loop.time() + timeout_s
     while True:
         await _readable(sock, until_s - loop.time())
         data = sock.recv(HEADER_BYTES_MAX, socket.MSG_PEEK)
         if not data:
             raise ProxyHeaderError("the connection ended before its header did")
-        header = proxy_header(data)
+        header = proxy_header(begun + data)
         if header is not None:
-            sock.recv(header.size)
+            sock.recv(header.size - len(begun))
             return header.peer
-        if len(data) == seen:  # what is there stays readable: look again when there may be more
-            await asyncio.sleep(0.01)
-        seen = len(data)
+        begun += sock.recv(len(data))  # a part of a header is nothing else's
 
 
 async def _readable(sock: socket.socket, timeout_s: float) -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
 from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import NOT_AUTHORIZED, SUCCESS, V5, ConnAck, Connect
 from lexicast.actors.tls.development_certificates import DevelopmentAuthority
+from lexicast.actors.tls.failures import NO_HEADER, TIMED_OUT
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import ConfigError
 from lexicast.cluster.security.networks import Networks
 
 from ....support.certificates import authority, client_context, served_by_tls, tls_port
-from ....support.mqtt_harness import HOST, Closed, Raw, Served, close_clients, unique
+from ....support.harness import eventually
+from ....support.mqtt_harness import HOST, WAIT_S, Closed, Raw, Served, close_clients, unique
 
 SIGNATURE = bytes.fromhex("0d0a0d0a000d0a515549540a")
 LINE = b"PROXY TCP4 203.0.113.7 192.0.2.1 40000 1883\r\n"
@@ -108,6 +111,50 @@ async def test_the_header_comes_before_the_handshake(
 async def test_a_handshake_without_a_header_fails(cluster: Served, made: DevelopmentAuthority) -> None:
     with pytest.raises((OSError, Closed)):
         (await shaken(cluster, made, b"")).send(encode_packet(Connect(V5, unique()), V5))
+
+
+async def test_a_header_that_ends_in_between_ends_the_connection(cluster: Served) -> None:
+    """It is not waited for until the handshake would be over: the proxy says no more."""
+    failed = cluster.broker().mqtt.status()["tls"]["failed"]
+    reader, writer = await asyncio.open_connection(HOST, tls_port(cluster), local_addr=(HOST, 0))
+    writer.write(LINE[:20])
+    writer.write_eof()
+    async with asyncio.timeout(WAIT_S):
+        assert await reader.read() == b""
+    writer.close()
+
+    def count(why: str) -> int:
+        told: dict[str, int] = cluster.broker().mqtt.status()["tls"]["failed"]
+        return told.get(why, 0)
+
+    await eventually(lambda: count(NO_HEADER) > failed.get(NO_HEADER, 0))
+    assert count(TIMED_OUT) == failed.get(TIMED_OUT, 0)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_limits_of_one_address_are_the_clients(made: DevelopmentAuthority, encrypted: bool) -> None:
+    """Not the proxy's, with whom all would share them."""
+    knobs: dict[str, Any] = {"mqtt__proxies": ("127.0.0.1",), "mqtt__connections_per_address_max": 2}
+    with served_by_tls(made, mqtt__allow_anonymous="always", **knobs) as running:
+
+        async def come(address: bytes) -> Raw:
+            header = LINE.replace(b"203.0.113.7", address)
+            if not encrypted:
+                return await connected(running.port, header, unique())
+            client = await shaken(running, made, header)
+            client.send(Connect(V5, unique()))
+            client.connack = await client.expect(ConnAck)
+            return client
+
+        first, _, _, _ = [await come(address) for address in (b"192.0.2.1", b"192.0.2.1", b"192.0.2.2", b"192.0.2.3")]
+        with pytest.raises((Closed, OSError)):
+            await come(b"192.0.2.1")
+        status = running.broker().mqtt.status()
+        assert (status["refused"], status["connections"]) == ({"connections_per_address_max": 1}, 4)
+        first.abort()
+        await eventually(lambda: running.broker().mqtt.status()["connections"] == 3)
+        await come(b"192.0.2.1")
+        await close_clients()
 
 
 async def shaken(cluster: Served, made: DevelopmentAuthority, header: bytes) -> Raw:
