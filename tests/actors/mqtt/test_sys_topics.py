@@ -85,6 +85,32 @@ async def test_options_of_the_subscription_hold(port: int) -> None:
     assert said.properties[SUBSCRIPTION_ID] == [7]
 
 
+async def test_who_takes_nothing_for_a_moment_misses_no_change(cluster: Served, port: int) -> None:
+    """Of a value that then stays as it is."""
+    slow, other = await Raw.connect(port, "slow"), await Raw.connect(port)
+    await slow.subscribe("$SYS/broker/clients/maximum")
+    (before,) = (await at_once(slow)).values()
+    (own,) = [each.served for each in cluster.broker().mqtt.connections if each.client_id == "slow"]
+
+    async def take(is_blocked: bool) -> None:
+        assert own is not None
+        if is_blocked:
+            own.subscriber.block()
+        else:
+            own.subscriber.unblock()
+
+    cluster.run(take(True))
+    crowd = [await Raw.connect(port) for _ in range(int(before.payload) + 1)]
+    await other.subscribe("$SYS/broker/uptime")
+    for _ in range(3):
+        await other.expect(Message)  # two rounds have passed
+    cluster.run(take(False))
+    later = await slow.expect(Message)
+    assert later.topic == before.topic
+    assert not later.retain
+    assert int(later.payload) >= len(crowd) + 2
+
+
 @pytest.mark.mqtt("MQTT-4.7.2-1")
 async def test_a_wildcard_that_does_not_name_it_gets_none(port: int) -> None:
     client = await Raw.connect(port)
