@@ -105,7 +105,7 @@ class EncodedBlock(NamedTuple):
     """Bytes ready to be written, and what has to be written before them: dictionaries, and bindings of aliases.
 
     For dictionary-aware links: what of it they have to account (`sent`), and what makes the form for links that lack
-    dictionaries of this one (`other`). `topic_aliases`: those that whoever gets it knows then, as bits.
+    dictionaries of this one (`other`). `topic_aliases`: those that it tells whoever gets it, as bits.
     """
 
     data: bytes
@@ -409,7 +409,7 @@ class Encoder:
                 number = self.topic_aliases.number_of(topic, most) if most and fit else 0
                 if number:
                     is_known = aliases == KNOWN_ALIASES or told >> number & 1 == 1
-                    told |= 1 << number
+                    told |= 0 if is_known else 1 << number
                     parts.append(encode_aliased_run(topic, fit, number, is_known, retain, properties))
                 else:
                     parts.append(encode_qos0_run(kind.version, topic, fit, retain, properties))

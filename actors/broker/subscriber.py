@@ -147,7 +147,7 @@ class Subscriber(GrantedFilters):
         generation = self.broker.encoder.topic_aliases.generation
         if self.alias_generation != generation:
             self.alias_generation, self.known_aliases = generation, 0
-        return TELLS_ALIASES if needed & ~self.known_aliases else KNOWN_ALIASES
+        return KNOWN_ALIASES if needed & self.known_aliases == needed else TELLS_ALIASES
 
     # -- live delivery, when not simply `ready`
 

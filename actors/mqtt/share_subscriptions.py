@@ -68,7 +68,8 @@ class ShareSubscriber(MqttSubscriber):
 
     def __init__(self, engine: BrokerEngine, main: MqttSubscriber, share: str, filter: bytes, grant: Grant) -> None:
         self._main = main
-        super().__init__(engine, main.session, main.kind._replace(streams=False), main.write, drops=False)
+        kind = main.kind._replace(streams=False, topic_aliases=0)
+        super().__init__(engine, main.session, kind, main.write, drops=False)
         self._members = engine.shares
         self._key = ShareKey(share, filter, engine.shares.member_name(main.session.client_id))
         self._grant = grant

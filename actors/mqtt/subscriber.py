@@ -98,7 +98,8 @@ class MqttSubscriber(PacedSubscriber):
                     self.introduce(bound)
                 self.write(encode_qos0_run(self.kind.version, ALIAS_TOPIC, [binding.pack()]))
         self.write(encoded.data)
-        self.known_aliases |= encoded.topic_aliases
+        if encoded.topic_aliases:
+            self.known_aliases |= encoded.topic_aliases
 
     def introduce(self, dictionary: Dictionary) -> None:
         """Send a dictionary once a connection."""
@@ -189,7 +190,8 @@ class MqttSubscriber(PacedSubscriber):
         joined: Sequence[int] = ()
         if self.kind.streams and view.batches:
             streamed, joined = self._streamed(view, grants)
-        if self.kind.topic_aliases:  # they are given, and what is known is known of these
+        has_aliases = self.kind.topic_aliases > 0
+        if has_aliases:  # they are given, and what is known is known of these
             self.alias_form(self._engine.encoder.needed_aliases(self.kind, view, grants))
         form = self._form(view, grants, streamed)
         payloads, tags = self._payloads(view, form)
@@ -208,7 +210,7 @@ class MqttSubscriber(PacedSubscriber):
             if grant is not None and not view.expired(run):
                 data, dealt_with = self._run(view, run, grant, payloads[at : at + count], offset, False)
                 parts.append(data)
-                if data:
+                if data and has_aliases:
                     told |= 1 << self._number_of(view.block.meta.topics[run.topic])
                 if form is not None:
                     aliases.update(tags[at : at + dealt_with])
@@ -309,7 +311,9 @@ class MqttSubscriber(PacedSubscriber):
         qos = min(grant.qos, run.flags & QOS_MASK)  # [MQTT-3.8.4-8]
         fitting = self._engine.encoder.fitting
         fit = fitting(self.kind, topic, payloads, qos, properties)
-        named, properties = self._aliased(topic, properties)
+        named = topic
+        if not retained:  # what a feed brings comes at any time: its number may have been given anew meanwhile
+            named, properties = self._aliased(topic, properties)
         if qos == 0:
             return encode_qos0_run(self.kind.version, named, fit, retain, properties), len(payloads)
         count = len(payloads)

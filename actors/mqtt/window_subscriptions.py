@@ -69,9 +69,10 @@ class WindowSubscriber(MqttSubscriber):
     __slots__ = ("_began_us", "_main", "_timer", "_until_us")
 
     def __init__(self, engine: BrokerEngine, main: MqttSubscriber, until_us: int) -> None:
-        # What `main` gets too would come twice: no topic stream.
+        # What `main` gets too would come twice: no topic stream. Nor aliases: what the client knows is `main`'s to say.
         self._main = main
-        super().__init__(engine, main.session, main.kind._replace(streams=False), main.write, drops=False)
+        kind = main.kind._replace(streams=False, topic_aliases=0)
+        super().__init__(engine, main.session, kind, main.write, drops=False)
         self._until_us = until_us
         # What is older is the past, which is a right of its own.
         self._began_us = engine.clock.time_us()

@@ -14,8 +14,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 import lexicast.mqtt as ours
 from lexicast.actors.mqtt.codec import PacketReader, encode_packet, encode_publish
 from lexicast.actors.mqtt.codec.encode import encode_qos0_run
-from lexicast.actors.mqtt.codec.packets import V5, Publish
-from lexicast.actors.mqtt.codec.properties import TOPIC_ALIAS, write_properties
+from lexicast.actors.mqtt.codec.packets import V5, Publish, SubAck, Subscribe, SubscriptionOptions
+from lexicast.actors.mqtt.codec.properties import TOPIC_ALIAS, USER_PROPERTY, write_properties
 from lexicast.actors.mqtt.codec.received_aliases import ReceivedAliases
 from lexicast.actors.mqtt.codec.topic_aliases import (
     JUDGED_OVER,
@@ -266,6 +266,45 @@ async def test_numbers_given_anew_are_told_anew() -> None:
         assert sorted(got) == sorted(expected)  # between topics there is no order
         assert running.broker().engine.encoder.topic_aliases.generation > 0
         await close_clients()
+
+
+async def test_numbers_given_anew_do_not_change_what_a_client_knows() -> None:
+    """It was told a number, gets nothing while that becomes another topic's, and then what is retained there."""
+    with served(mqtt__topic_aliases_sent_max=8) as running:
+        root = unique("anew/")
+        publisher = await Raw.connect(running.port)
+        client, other = await subscriber(running.port, f"{root}/old", 8), await subscriber(running.port, f"{root}/+", 8)
+        await publisher.publish(f"{root}/old", b"told", qos=1)
+        assert (await client.expect(Message))[:2] == (f"{root}/old", b"told")
+        aliases = running.broker().engine.encoder.topic_aliases
+        assert aliases.number_of(f"{root}/old".encode(), 8) == 1
+        count = 0
+        while not (aliases.generation and aliases.number_of(f"{root}/kept".encode(), 8) == 1):
+            count += 1
+            assert count < 1_000
+            name = f"{root}/{count}" if count < 8 else f"{root}/kept"
+            await publisher.publish(name, b"x", qos=1, retain=count >= 8)
+        assert await client.subscribe(f"{root}/kept") == [0]
+        assert (await client.expect(Message))[:2] == (f"{root}/kept", b"x")
+        await publisher.publish(f"{root}/old", b"again", qos=1)
+        assert (await client.expect(Message))[:2] == (f"{root}/old", b"again")
+        assert len(await other.messages(count + 2)) == count + 2
+        await close_clients()
+
+
+async def test_windows_and_shares_have_topics(cluster: Served) -> None:
+    """Each is a subscriber of its own, and what the connection knows is the session's."""
+    topic = unique("named/")
+    publisher = await Raw.connect(cluster.port)
+    window, member = [await Raw.connect(cluster.port, _34=64) for _ in range(2)]
+    options = [(topic.encode(), SubscriptionOptions(1))]
+    window.send(Subscribe(window.next_id(), options, None, {USER_PROPERTY: [("since", "beginning")]}))
+    assert (await window.expect(SubAck)).reason_codes == [1]
+    assert await member.subscribe(f"$share/g/{topic}", qos=1) == [1]
+    for _ in range(2):
+        await publisher.publish(topic, b"x", qos=1)
+    for client in (window, member):
+        assert [(each.topic, each.properties) for each in await client.messages(2)] == [(topic, {})] * 2
 
 
 @pytest.mark.parametrize("streams", [True, False])
