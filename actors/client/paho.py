@@ -51,7 +51,6 @@ from ..mqtt.codec.received_aliases import ReceivedAliases
 HELD_MAX: Final = 1_000
 # As many as a broker gives by default (mqtt.topic_aliases_sent_max).
 TOPIC_ALIASES_MAX: Final = 4_096
-TOPIC_ALIAS_INVALID: Final = 0x94
 BATCH_BYTES: Final = 4_096
 # A broker takes packets of 1 MiB (`mqtt.packet_bytes_max`), and ends the connection for longer ones.
 BATCH_BYTES_MAX: Final = 256 * 1024
@@ -337,8 +336,8 @@ class PahoClient(paho.Client):
             received = self._in_packet
             packet = self._topic_aliases.with_topic(received["packet"], bool(received["command"] & _WITH_ID))
             if packet is None:
-                reason: Any = ReasonCode  # paho does not annotate its constructors
-                self.disconnect(reason(PacketTypes.DISCONNECT, identifier=TOPIC_ALIAS_INVALID))
+                # As paho takes what breaks the rules: the connection ends, and the client connects again.
+                self._easy_log(paho.MQTT_LOG_ERR, "a message with a topic alias that the broker has not told")
                 return MQTTErrorCode.MQTT_ERR_PROTOCOL
             received["packet"] = packet
         return super()._handle_publish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 import lexicast.mqtt as ours
 from lexicast.actors.mqtt.codec import PacketReader, encode_packet, encode_publish
 from lexicast.actors.mqtt.codec.encode import encode_qos0_run
-from lexicast.actors.mqtt.codec.packets import V5, Publish, SubAck, Subscribe, SubscriptionOptions
+from lexicast.actors.mqtt.codec.packets import SUCCESS, V5, ConnAck, Publish, SubAck, Subscribe, SubscriptionOptions
 from lexicast.actors.mqtt.codec.properties import TOPIC_ALIAS, USER_PROPERTY, write_properties
 from lexicast.actors.mqtt.codec.received_aliases import ReceivedAliases
 from lexicast.actors.mqtt.codec.topic_aliases import (
@@ -343,7 +344,29 @@ def test_our_client_shows_topics(cluster: Served, streams: bool) -> None:
         client.loop_stop()
 
 
-def test_what_nobody_has_told_ends_the_connection() -> None:
+def test_an_alias_that_was_not_told_ends_the_connection_and_not_the_client() -> None:
+    """It connects again, as paho does after what breaks the rules."""
+    lost: queue.Queue[bool] = queue.Queue()
+    client = ours.Client(CallbackAPIVersion.VERSION2)
+    client.on_disconnect = lambda _client, _data, _flags, reason, _properties: lost.put(reason.is_failure)
+    with socket.create_server((HOST, 0)) as broker:
+        broker.settimeout(WAIT_S)
+        client.connect(HOST, broker.getsockname()[1])
+        client.loop_start()
+        try:
+            for _ in range(2):
+                accepted, _ = broker.accept()
+                with accepted:
+                    accepted.settimeout(WAIT_S)
+                    assert accepted.recv(1_000)[:1] == b"\x10"
+                    accepted.sendall(encode_packet(ConnAck(False, SUCCESS), V5) + b"\x30\7\0\0\3\x23\0\4x")
+                    assert lost.get(timeout=WAIT_S)
+        finally:
+            client.disconnect()
+            client.loop_stop()
+
+
+def test_what_nobody_has_told_has_no_topic() -> None:
     aliases = ReceivedAliases()
     packet = encode_publish(V5, b"t", b"x", 0, False, properties={TOPIC_ALIAS: 3})
     assert aliases.with_topic(bytearray(packet[2:]), False) == bytearray(packet[2:])
