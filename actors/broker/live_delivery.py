@@ -38,10 +38,12 @@ class Gathers(Protocol):
 
 
 class LiveWrites:
-    """See the module's docstring. `on`: who is given something to write keeps it, and tells of itself once (`add`)."""
+    """See the module's docstring. `on`: who is given something to write keeps it, and tells of itself once (`add`).
+    `sent_bytes`: what subscribers were sent of publications, live or past, as it crosses their connections."""
 
     def __init__(self) -> None:
         self.on = False
+        self.sent_bytes = 0
         self._waiting: list[Gathers] = []
 
     def begin(self) -> None:

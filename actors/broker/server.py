@@ -75,7 +75,7 @@ class BrokerServer:
         coordinators = engine.coordinators
         status = ClusterStatus(self.name, self.status, cluster, coordination, coordinators.pipelines, ask_actor)
         self._watch_loop = LoopWatch()
-        questions = OperatorQuestions(engine, self.mqtt, status, self._is_leaving)
+        asked = OperatorQuestions(engine, self.mqtt, status, self._is_leaving, lambda: self.clients.lagging_clients())
         self.clients = ClientPort(
             engine,
             config.mqtt.packet_bytes_max,
@@ -90,7 +90,7 @@ class BrokerServer:
                 "tls_reload": self.mqtt.reload_certificates,
                 "security_give": coordination.give_security,
                 "security_refuse": coordination.refuse_security,
-                **questions.answers(),
+                **asked.answers(),
             },
             self._brokers_of_users,
         )
@@ -306,8 +306,13 @@ class BrokerServer:
             await asyncio.sleep(MEASURE_S)
 
     def _counters(self) -> dict[str, int]:
-        published, delivered = self.engine.coordinators.published_records, self.engine.live.delivered_records
-        return {"published_records": published, "delivered_records": delivered}
+        live = self.engine.live
+        return {
+            "published_records": self.engine.coordinators.published_records,
+            "delivered_records": live.delivered_records,
+            "received_bytes": self.mqtt.received_bytes + self.clients.received_bytes,
+            "sent_bytes": live.writes.sent_bytes,
+        }
 
     def list_clients(self, count: int) -> list[dict[str, Any]]:
         """The clients that are connected, at most `count` of them."""

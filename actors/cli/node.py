@@ -22,6 +22,7 @@ from ..client.address import resolver
 from ..client.known_brokers import Resolve
 from ..status.nodes import DRAINED, NodeReport, node_reports
 from ..status.over_link import ask_any_broker
+from ..status.read_console import ReadConsole
 from .common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async
 
 LOOK_S: Final = 0.5
@@ -69,7 +70,7 @@ async def _list(ask: Ask, as_json: bool) -> None:
         counts = [f"{count:,}" for count in (report.leads, report.copies, report.clients)]
         members = [", ".join(report.coordinators), ", ".join(report.brokers)]
         table.add_row(name, report.state, report.location, *members, *counts)
-    Console(highlight=False).print(table)
+    ReadConsole(highlight=False).print(table)
 
 
 @node.command()

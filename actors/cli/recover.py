@@ -10,13 +10,13 @@ from contextlib import closing
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from lexicast.cluster.config.tables import Config, load_config
 from lexicast.cluster.errors import UnavailableError
 
 from ..client.address import own_ray_address
+from ..status.read_console import ReadConsole
 from .common import AddressOption, ConfigOption, DataDirOption, find_cluster, overrides, reported
 
 
@@ -98,7 +98,7 @@ def _show(told: dict[str, Any]) -> None:
         table.add_column(column, justify="left" if column == "coordinator" else "right")
     for name, leads, counts in told_groups(told):
         table.add_row(name, f"{leads:,}", f"{counts:,}")
-    Console(highlight=False).print(table)
+    ReadConsole(highlight=False).print(table)
     lost = {*told["lost"]}
     stranded = [members for _, leader, members in told["group_states"].values() if leader and {*members} <= lost]
     waits = Counter(

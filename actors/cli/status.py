@@ -23,8 +23,10 @@ from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
 
 from ..client.address import own_ray_address, resolver
 from ..client.known_brokers import Resolve
+from ..status.leaders import leader_reports
 from ..status.over_link import ask_any_broker, ask_broker
-from ..status.report import ROLES, size, span
+from ..status.read_console import ReadConsole
+from ..status.report import ROLES, between, printable, saved_bytes, size, span
 from .common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async
 
 Snapshot: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
@@ -56,7 +58,7 @@ def status(
         raise UsageError("--watch is for people and for the whole: give it alone")
     found = find_cluster(address, data_dir)
     resolve = resolver(found.get("address"), found.get("data_dir"), None)
-    snapshot = partial(_snapshot, resolve, found)
+    snapshot = partial(cluster_snapshot, resolve, found)
     if watch:
         run_async(_watch(snapshot))
     elif clients:
@@ -65,7 +67,7 @@ def status(
         run_async(_once(snapshot, as_json))
 
 
-async def _snapshot(resolve: Resolve, found: dict[str, Any]) -> dict[str, Any]:
+async def cluster_snapshot(resolve: Resolve, found: dict[str, Any]) -> dict[str, Any]:
     """What a broker tells of the cluster; where none can be asked, what Ray tells. Raises LexicastError."""
     try:
         told: dict[str, Any] = await ask_any_broker(await resolve(), "cluster")
@@ -94,7 +96,7 @@ async def _once(snapshot: Snapshot, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(now, indent=1, default=str))
     else:
-        Console(highlight=False).print(render(now))
+        ReadConsole(highlight=False).print(render(now))
 
 
 async def _watch(snapshot: Snapshot) -> None:
@@ -105,7 +107,7 @@ async def _watch(snapshot: Snapshot) -> None:
             try:
                 shown: Group | Text = render(await snapshot())
             except LexicastError as error:  # it may come back: whoever watches wants to see that
-                shown = Text(f"! {one_line(error)}", style="bold red")
+                shown = Text(f"! {printable(one_line(error))}", style="bold red")
             live.update(shown, refresh=True)
             await asyncio.sleep(WATCH_S)
 
@@ -130,8 +132,10 @@ async def _clients(resolve: Resolve, as_json: bool) -> None:
             since = span(time.time() - client["since_us"] / 1_000_000)
             counts = [f"{client[key]:,}" for key in ("subscriptions", "published_records")]
             behind = "behind" if client["behind"] else ""
-            table.add_row(Text(client["id"]), client["kind"], client["address"], broker, since, *counts, behind)
-    Console(highlight=False).print(table)
+            table.add_row(
+                Text(printable(client["id"])), client["kind"], client["address"], broker, since, *counts, behind
+            )
+    ReadConsole(highlight=False).print(table)
 
 
 def render(now: dict[str, Any]) -> Group:
@@ -144,7 +148,7 @@ def render(now: dict[str, Any]) -> Group:
         (f"stored {rates['stored_per_s']:,.0f}/s  delivered {rates['delivered_per_s']:,.0f}/s", "bold"),
         f"  MQTT publishers {sum([b.get('mqtt', {}).get('publishers', 0) for b in now['brokers'].values()]):,}",
     )
-    warned = [Text(f"! {warning}", style="bold yellow") for warning in now["warnings"]]
+    warned = [Text(f"! {printable(warning)}", style="bold yellow") for warning in now["warnings"]]
     parts: list[Any] = [head, *warned, _actors(now), _groups(now), _stores(now), _brokers(now)]
     tables = (_content(now), _matching(now), _overlay(now), _bridges(now), _backups(now))
     parts += [table for table in tables if table is not None]
@@ -188,15 +192,10 @@ def _actors(now: dict[str, Any]) -> Table:
 
 def _groups(now: dict[str, Any]) -> Table:
     table = _table("topic groups", "leader", "groups", "epochs", "copies", "behind", "topics", "sessions")
-    led: dict[str, list[tuple[int, int]]] = {}
-    for epoch, leader, in_sync in now["coordination"]["group_states"].values():
-        led.setdefault(leader, []).append((epoch, len(in_sync)))
-    for leader, states in sorted(led.items()):
+    for leader, led in leader_reports(now).items():
         store = now["coordinators"].get(leader, {}).get("store", {})
-        row = [str(len(states)), _range([e for e, _ in states]), _range([c for _, c in states])]
-        followers = (now["coordinators"].get(leader, {}).get("copies") or {}).get("followers", {})
-        # Offsets that the slowest follower lacks in one group.
-        row.append(f"{max([of['lag'] for of in followers.values()]):,}" if followers else "")
+        row = [str(led.groups), between(led.epoch_min, led.epoch_max), between(led.copies_min, led.copies_max)]
+        row.append("" if led.behind_records is None else f"{led.behind_records:,}")
         table.add_row(leader, *row, *[f"{store[key]:,}" for key in ("topics", "sessions") if store])
     return table
 
@@ -213,11 +212,6 @@ def _stores(now: dict[str, Any]) -> Table:
             full_in = "" if left_s is None else span(left_s)
             table.add_row(name, *row, size(store["used_bytes"]), room, full_in, span(kept))
     return table
-
-
-def _range(numbers: list[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low}-{high}"
 
 
 def _brokers(now: dict[str, Any]) -> Table:
@@ -371,9 +365,8 @@ def _families(families: list[tuple[str, dict[str, Any]]], aware: int) -> Table:
     saved_title = "saved" if aware else "possible"
     table = _table(title, "family", "messages", "raw", "sent", saved_title, "", "codec")
     for name, family in shown:
-        sent = family["sent_bytes"] + family["dictionary_bytes"]
-        saved = family["raw_bytes"] - sent
-        row = [f"{family['messages']:,}", size(family["raw_bytes"]), size(sent), size(saved)]
+        saved = saved_bytes(family)
+        row = [f"{family['messages']:,}", size(family["raw_bytes"]), size(family["raw_bytes"] - saved), size(saved)]
         row.append(f"{100 * saved / max(family['raw_bytes'], 1):.1f}%")
-        table.add_row(Text(name), *row, str(family["codec"] or ""))
+        table.add_row(Text(printable(name)), *row, str(family["codec"] or ""))
     return table

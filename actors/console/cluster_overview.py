@@ -5,8 +5,10 @@ What can be many (topic groups, sessions, families) is counted here, and has pag
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
+from ..status.leaders import leader_reports
 from ..status.nodes import node_reports
 from ..status.report import ROLES
 
@@ -37,6 +39,7 @@ def overview(now: dict[str, Any]) -> dict[str, Any]:
         "rates": now["rates"],
         "counts": _counts(now),
         "nodes": [{"name": name, **report._asdict()} for name, report in sorted(nodes.items())][:ROWS_MAX],
+        "leaders": [{"name": name, **led._asdict()} for name, led in leader_reports(now).items()][:ROWS_MAX],
         "actors": actors[:ROWS_MAX],
         "left_out": max(0, len(actors) - ROWS_MAX) + max(0, len(nodes) - ROWS_MAX),
     }
@@ -109,3 +112,9 @@ def family_rows(now: dict[str, Any]) -> list[dict[str, Any]]:
     """Topic families as their sampling brokers tell of them, by name."""
     found = {name: each for said in now["sampling"].values() for name, each in said.get("families", {}).items()}
     return [{"name": name, **found[name]} for name in sorted(found)]
+
+
+def lagging_rows(rows: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Clients that have most to catch up with, of what brokers tell of theirs (`clients_lagging`) and under "broker"
+    their names."""
+    return sorted(rows, key=lambda row: (-row["behind_records"], row["id"], row["broker"]))[:count]

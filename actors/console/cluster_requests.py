@@ -15,7 +15,7 @@ from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
 from lexicast.cluster.placement import wanted_copies
 
 from .answers import json_answer, limit_of, number_of, operators_only, page_of
-from .cluster_overview import family_rows, group_rows_behind, overview
+from .cluster_overview import family_rows, group_rows_behind, lagging_rows, overview
 from .cluster_view import ConsoleView
 from .metrics import NodeMetrics
 
@@ -36,6 +36,7 @@ class ClusterRequests:
             "status": self.status,
             "groups": self.groups,
             "sessions": self.sessions,
+            "lagging": self.lagging,
             "subscriptions": self.subscriptions,
             "families": self.families,
             "events": self.events,
@@ -110,6 +111,12 @@ class ClusterRequests:
         rows, silent = await self._of_brokers(query.get("broker", ""), "clients_page", part, after, limit + 1)
         rows.sort(key=lambda row: (row["id"], row["broker"]))
         return json_answer({**page_of(rows, limit, lambda row: row["id"]), "missing": silent})
+
+    async def lagging(self, request: web.Request) -> web.Response:
+        """MQTT and Python clients that have something to catch up with, most first."""
+        limit = limit_of(request)
+        told, silent = await self._of_brokers(request.query.get("broker", ""), "clients_lagging", limit)
+        return json_answer({"rows": lagging_rows(told, limit), "next": None, "missing": silent})
 
     async def subscriptions(self, request: web.Request) -> web.Response:
         """Topic filters, and how many are subscribed to each (a broker's own clients are one to others)."""

@@ -186,6 +186,22 @@ METRICS: Final = (
         _at("delivered_records"),
     ),
     MetricRow(
+        "lexicast_bytes_received_total",
+        COUNTER,
+        BROKER,
+        "",
+        "What clients sent to brokers, without TLS",
+        _at("received_bytes"),
+    ),
+    MetricRow(
+        "lexicast_bytes_sent_total",
+        COUNTER,
+        BROKER,
+        "",
+        "Publications as brokers sent them to clients, without TLS",
+        _at("sent_bytes"),
+    ),
+    MetricRow(
         "lexicast_messages_dropped_total",
         COUNTER,
         BROKER,

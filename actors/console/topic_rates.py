@@ -37,17 +37,33 @@ class TopicRates:
     def per_s(self, names: list[str], may_read: Callable[[bytes], bool]) -> list[float | None]:
         """Messages a second, sampled, of each topic, or of all that a name ending in "/" begins, as far as whoever asks
         `may_read` them; None: not known yet. It is looked from now on, for a while."""
+        found = self._total(may_read)
+        if found is None:
+            return [None] * len(names)
+        total, seconds = found
+        return [round(_of(name, total) / seconds, 1) for name in names]
+
+    def busiest(self, count: int) -> list[tuple[str, float]] | None:
+        """The topics that most is published to, with messages a second as `per_s` tells them, for who may read all;
+        None: not known yet."""
+        found = self._total(lambda _: True)
+        if found is None:
+            return None
+        total, seconds = found
+        return [(name, round(seen / seconds, 1)) for name, seen in total.most_common(count)]
+
+    def _total(self, may_read: Callable[[bytes], bool]) -> tuple[Counter[str], float] | None:
+        """What was sampled of each topic, in how many seconds; None: nothing yet."""
         now_s = asyncio.get_running_loop().time()
         self._wanted_s = now_s + WANTED_S
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look())
         if not self._slices:
-            return [None] * len(names)
-        seconds = max(SLICE_S, now_s - self._slices[0][0])
+            return None
         total: Counter[str] = Counter()
         for _, counts in self._slices:
             total.update({topic: count for topic, count in counts.items() if may_read(topic.encode())})
-        return [round(_of(name, total) / seconds, 1) for name in names]
+        return total, max(SLICE_S, now_s - self._slices[0][0])
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()

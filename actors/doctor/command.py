@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from lexicast.cluster.config.tables import Config, load_config
 from lexicast.cluster.errors import ConfigError
 
 from ..cli.common import ERROR, ConfigOption, DataDirOption, SetOption, one_line, overrides, reported
+from ..status.read_console import ReadConsole
 from .examination import Examination, examine
 from .findings import OK, PROBLEM, WARNING, Finding, counted_states, worst_first
 
@@ -46,7 +46,7 @@ def doctor(
         told = [finding._asdict() for finding in found]
         typer.echo(json.dumps({"counts": counted_states(found), "findings": told}, indent=1))
     else:
-        Console(highlight=False).print(_table(found), _summary(found), sep="\n")
+        ReadConsole(highlight=False).print(_table(found), _summary(found), sep="\n")
     if counted_states(found)[PROBLEM]:
         raise typer.Exit(ERROR)
 

@@ -69,7 +69,10 @@ class LinkUser(Protocol):
 
 # More than 25 methods: six are callbacks of asyncio.
 class Link(asyncio.Protocol):
-    """One side of a link, a `ListenerLink` or a `DiallerLink`. Made by `sockets.listen` and `sockets.dial`."""
+    """One side of a link, a `ListenerLink` or a `DiallerLink`. Made by `sockets.listen` and `sockets.dial`.
+
+    `received_bytes`: what the peer has sent.
+    """
 
     # What the peer may send until it is known.
     handshake_bytes_max: ClassVar[int] = HANDSHAKE_BYTES_MAX
@@ -101,6 +104,7 @@ class Link(asyncio.Protocol):
         self._ready: asyncio.Future[Link] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._heartbeat: Heartbeat | None = None
+        self.received_bytes = 0
         self.writable = True
         self.closed = False
         self.role = self.name = ""
@@ -249,6 +253,7 @@ class Link(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._handshake_late)
 
     def data_received(self, data: bytes) -> None:
+        self.received_bytes += len(data)
         try:
             if self._user is None:
                 self._shaking_bytes += len(data)

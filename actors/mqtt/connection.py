@@ -120,6 +120,7 @@ class MqttConnection(ClientSocket):
             self._connections.becomes_link(self, data[len(LINK_PREFACE) :])
             return
         self._heard = True
+        self._services.received_bytes += len(data)
         self._take(self._reader.feed(data))
         # Deliveries stop at a full socket; answers do not, so that a client that takes none is not read.
         if self._socket_full and self.transport.get_write_buffer_size() > 2 * self._services.config.output_bytes_max:

@@ -18,6 +18,7 @@ from lexicast.compression.link_dictionaries import LinkDictionaries
 from ..link.link import Link
 from ..loop.background import keep_going, stop_loops
 from ..loop.turns import Turns
+from ..status.lagging_clients import LaggingClient
 from ..tls.decrypted_reads import DecryptedReads
 from ..tls.identity import is_encrypted
 from .codec.packets import SERVER_SHUTTING_DOWN, V5
@@ -89,6 +90,11 @@ class MqttListener:
     def port(self) -> int:
         """That of TCP without TLS; 0 before `start`."""
         return self.doors.tcp.port
+
+    @property
+    def received_bytes(self) -> int:
+        """What clients have sent since this broker began."""
+        return self._services.received_bytes
 
     async def start(self, host: str, port: int, cluster_id: str) -> int:
         """Listen; the port without TLS. Raises UnavailableError when a port is in use."""
@@ -297,6 +303,12 @@ class MqttListener:
     def lagging(self) -> list[object]:
         """Connections whose session has something to catch up with."""
         return [connection for connection, served in self._served() if served.subscriber.lagging]
+
+    def lagging_clients(self) -> Iterator[LaggingClient]:
+        """The clients of these connections."""
+        for connection, served in self._served():
+            if served.subscriber.lagging:
+                yield LaggingClient(partial(self._described, connection, served), [served.subscriber.lagging])
 
     def clients(self, count: int) -> Iterator[dict[str, Any]]:
         """For the list of clients, at most `count`."""

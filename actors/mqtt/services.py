@@ -45,6 +45,8 @@ class MqttServices:
         self.sys_topics = SysTopics(engine, config.sys_interval_s, subscribers)
         # Connections refused, by CONNACK's reason code or the name of the limit.
         self.refused: Counter[str] = Counter()
+        # What clients have sent, without TLS and WebSocket's frames.
+        self.received_bytes = 0
         # Publications and wills of clients on topics below `$`, which are not theirs.
         self.dropped_dollar = 0
         # Those that are not read because the pipelines are full.

@@ -57,12 +57,14 @@ class MqttSubscriber(PacedSubscriber):
         self._live_writes = engine.live.writes
 
     def write(self, data: bytes) -> None:
-        if not self._live_writes.on:
+        writes = self._live_writes
+        writes.sent_bytes += len(data)
+        if not writes.on:
             self.send(data)
             return
         if self._gathered is None:
             self._gathered = []
-            self._live_writes.add(self)
+            writes.add(self)
         self._gather_more(data)
 
     def _connection_dictionaries(self) -> ConnectionDictionaries | None:
@@ -163,7 +165,9 @@ class MqttSubscriber(PacedSubscriber):
         if count and self._gathered is None:
             self.write(b"".join(parts))
         elif count:
-            self._gather_more(b"".join(parts))
+            data = b"".join(parts)
+            self._live_writes.sent_bytes += len(data)
+            self._gather_more(data)
         return not self.blocked
 
     def gather(self) -> None:

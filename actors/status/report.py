@@ -35,6 +35,8 @@ _RATES: Final = (
     ("coordinators", "published_records", "stored_per_s"),
     ("brokers", "published_records", "published_per_s"),
     ("brokers", "delivered_records", "delivered_per_s"),
+    ("brokers", "received_bytes", "received_bytes_per_s"),
+    ("brokers", "sent_bytes", "sent_bytes_per_s"),
 )
 
 # What an actor that does not answer leaves behind, as `ask` tells it: "error", and what becomes of it.
@@ -325,6 +327,23 @@ def _of_coordinator(name: str, actor: dict[str, Any]) -> Iterator[str]:
     for broker, peer in actor.get("brokers", {}).items():
         if behind := peer.get("groups_long_behind", 0):
             yield f"{broker} has been behind {name} in {behind:,} topic groups for a minute: it takes less than comes"
+
+
+def saved_bytes(family: dict[str, Any]) -> int:
+    """What a family's dictionary saves of the messages that were sampled, its own bytes counted."""
+    return int(family["raw_bytes"] - family["sent_bytes"] - family["dictionary_bytes"])
+
+
+def printable(text: str) -> str:
+    """What clients have named, as it can be shown: control characters, which a terminal would obey, as escapes."""
+    if text.isprintable():
+        return text
+    return "".join([each if each.isprintable() else each.encode("unicode_escape").decode() for each in text])
+
+
+def between(low: int, high: int) -> str:
+    """A range for people."""
+    return str(low) if low == high else f"{low}-{high}"
 
 
 def size(count: float) -> str:

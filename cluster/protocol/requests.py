@@ -175,6 +175,7 @@ CLIENT: Final[dict[str, Fields]] = {
     "health": (),
     "actors": (each(name_text),),
     "clients_page": (name_text, name_text, whole_number(1)),
+    "clients_lagging": (whole_number(1),),
     "filters_page": (data, whole_number(1)),
     "topics": (data, data, whole_number(1)),
     "disconnect": (name_text,),

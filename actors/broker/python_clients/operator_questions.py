@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, Final
 
 from lexicast.cluster.errors import LexicastError
@@ -15,6 +16,7 @@ from lexicast.cluster.errors import LexicastError
 from ...mqtt.codec.packets import ADMINISTRATIVE_ACTION
 from ...mqtt.listener import MqttListener
 from ...status.cluster_status import ClusterStatus
+from ...status.lagging_clients import LaggingClient, furthest_behind
 from ..engine import BrokerEngine
 from .session import Answers
 
@@ -28,13 +30,19 @@ class OperatorQuestions:
     """See the module's docstring."""
 
     def __init__(
-        self, engine: BrokerEngine, mqtt: MqttListener, cluster: ClusterStatus, is_leaving: Callable[[], bool]
+        self,
+        engine: BrokerEngine,
+        mqtt: MqttListener,
+        cluster: ClusterStatus,
+        is_leaving: Callable[[], bool],
+        lagging: Callable[[], Iterable[LaggingClient]],
     ) -> None:
-        """`is_leaving`: whether this broker sends its clients elsewhere."""
+        """`is_leaving`: whether this broker sends its clients elsewhere; `lagging`: its Python clients that lag."""
         self._engine = engine
         self._mqtt = mqtt
         self._cluster = cluster
         self._is_leaving = is_leaving
+        self._lagging = lagging
 
     def answers(self) -> Answers:
         """By request (`cluster.protocol.requests`)."""
@@ -42,6 +50,7 @@ class OperatorQuestions:
             "health": self.health,
             "actors": self.actors,
             "clients_page": self.clients_page,
+            "clients_lagging": self.clients_lagging,
             "filters_page": self.filters_page,
             "topics": self.topics,
             "disconnect": self.disconnect,
@@ -71,6 +80,11 @@ class OperatorQuestions:
     async def clients_page(self, part: str, after: str, count: int) -> list[dict[str, Any]]:
         """MQTT clients whose ids hold `part` and lie behind `after`, in the order of their ids."""
         return self._mqtt.clients_behind(part, after, min(count, PAGE_MAX))
+
+    async def clients_lagging(self, count: int) -> list[dict[str, Any]]:
+        """MQTT and Python clients that have something to catch up with: see `furthest_behind`."""
+        lagging = chain(self._mqtt.lagging_clients(), self._lagging())
+        return furthest_behind(lagging, self._engine.live.heads, min(count, PAGE_MAX))
 
     async def filters_page(self, after: bytes, count: int) -> list[tuple[bytes, int]]:
         """(filter, subscribers here) of those behind `after`, in order."""

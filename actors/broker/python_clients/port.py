@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -10,7 +10,9 @@ from lexicast.cluster.protocol.broker_list import BrokerList
 from lexicast.compression.link_dictionaries import LinkDictionaries
 
 from ...link.link import Link
+from ...status.lagging_clients import LaggingClient
 from ..engine import BrokerEngine
+from ..subscriber import Subscriber
 from .entry_checks import EntryChecks
 from .session import Answers, PythonClientSession
 from .user_rights import UserRights
@@ -40,6 +42,8 @@ class ClientPort:
         `brokers_of_users`: where a user's client may go."""
         self._brokers_of_users = brokers_of_users
         self.sessions: set[PythonClientSession] = set()
+        # What those have sent that have gone.
+        self._received_bytes = 0
         self._admits = True
         self._engine = engine
         self._checks = EntryChecks(engine.groups, payload_bytes_max)
@@ -58,7 +62,7 @@ class ClientPort:
         """A link was opened; only clients have business here."""
         if link.role not in ("client", ASKING) or (link.role == "client" and not self._admits):
             return None
-        session = PythonClientSession(self._engine, link, self._checks, self._answers, self.sessions.discard)
+        session = PythonClientSession(self._engine, link, self._checks, self._answers, self._closed)
         if link.role == "client":  # else it is gone in a moment, and no client of anything
             self.sessions.add(session)
         return session
@@ -72,11 +76,14 @@ class ClientPort:
         async def brokers() -> BrokerList:
             return self._brokers_of_users(link)
 
-        session = PythonClientSession(
-            self._engine, link, self._checks, {"brokers": brokers}, self.sessions.discard, rights
-        )
+        session = PythonClientSession(self._engine, link, self._checks, {"brokers": brokers}, self._closed, rights)
         self.sessions.add(session)
         return session
+
+    def _closed(self, session: PythonClientSession) -> None:
+        if session in self.sessions:
+            self.sessions.discard(session)
+            self._received_bytes += session.received_bytes
 
     def admit(self) -> None:
         """Let clients connect (again)."""
@@ -103,9 +110,20 @@ class ClientPort:
         """Those of clients that get dictionaries as they pay."""
         return [own.link for session in self.sessions if (own := session.streams.dictionaries) is not None]
 
-    def lagging(self) -> list[object]:
+    def lagging(self) -> list[Subscriber]:
         """The streams of all clients that have something to catch up with."""
         return [stream for session in self.sessions for stream in session.streams.lagging()]
+
+    @property
+    def received_bytes(self) -> int:
+        """What clients have sent since this broker began."""
+        return self._received_bytes + sum([session.received_bytes for session in self.sessions])
+
+    def lagging_clients(self) -> Iterator[LaggingClient]:
+        """The clients of these streams."""
+        for session in self.sessions:
+            if cursors := session.streams.lagging():
+                yield LaggingClient(session.described, [stream.lagging for stream in cursors])
 
     def described(self, count: int) -> list[dict[str, Any]]:
         """Clients, at most `count`."""

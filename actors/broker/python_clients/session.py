@@ -262,6 +262,11 @@ class PythonClientSession:
             self.streams.dictionaries.fetched(found)
         return found.pack()
 
+    @property
+    def received_bytes(self) -> int:
+        """What the client has sent."""
+        return self._link.received_bytes
+
     def described(self) -> dict[str, Any]:
         """For the list of clients."""
         link = self._link

@@ -28,7 +28,7 @@ from ..security.rights import ClientRights
 from ..subscriber import Subscriber, SubscriberBroker
 from .history import Since, beginning_of, check_filters
 from .past_requests import condition_of
-from .sample_stream import PackedSink, SampleStream
+from .sample_stream import SampleStream
 from .user_rights import UserRights
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LinkStream(Subscriber):
     def __init__(
         self,
         broker: SubscriberBroker,
-        client: PackedSink,
+        client: ClientStreams,
         number: int,
         drops: bool,
         streams: bool,
@@ -69,7 +69,7 @@ class LinkStream(Subscriber):
 
     def write(self, data: bytes) -> None:
         """Send one packed block."""
-        self._client.send_packed(self._prefix + data)
+        self._client.send_block(self._prefix + data)
 
     def write_tagged(self, encoded: EncodedBlock) -> None:
         """The form for the dictionaries that the client has."""
@@ -120,6 +120,7 @@ class ClientStreams:
         self._user = user
         self._subscriptions = engine.subscriptions
         self._link = link
+        self._writes = engine.live.writes
         self._streams: dict[int, LinkStream | SampleStream] = {}
         self._feeds: dict[int, RetainedFeed] = {}
         # Those that are members of consumer groups.
@@ -136,6 +137,11 @@ class ClientStreams:
     def writable(self) -> bool:
         """Whether the socket takes more."""
         return self._link.writable and not self._link.closed
+
+    def send_block(self, data: bytes) -> None:
+        """`send_packed` of publications; samples are not counted as such."""
+        self._writes.sent_bytes += len(data)
+        self.send_packed(data)
 
     def send_packed(self, data: bytes) -> None:
         """Send a packed message; a full socket puts all streams behind."""
@@ -169,7 +175,7 @@ class ClientStreams:
         """Whether one of these is a stream of this client."""
         return any(stream in subscribers for stream in self._streams.values())
 
-    def lagging(self) -> list[object]:
+    def lagging(self) -> list[Subscriber]:
         """Those that have something to catch up with."""
         return [stream for stream in self._streams.values() if stream.lagging]
 

@@ -12,9 +12,10 @@ export function open(place, { failed }) {
   let asOf = 0;
   const ends = [
     repeat(async () => {
-      let status, events;
+      let status, events, lagging;
       try {
-        [status, events] = await Promise.all([get("status"), get("events", { limit: 15 })]);
+        const asked = [get("status"), get("events", { limit: 15 }), get("lagging", { limit: 10 })];
+        [status, events, lagging] = await Promise.all(asked);
       } catch (error) {
         // What is on the page must not pass for how it is now.
         stale.textContent = asOf ? `All below is as it was at ${clock(asOf)}. ${error.message}` : error.message;
@@ -24,15 +25,15 @@ export function open(place, { failed }) {
       stale.hidden = true;
       asOf = status.time;
       document.getElementById("where").textContent = `${status.node.name}, cluster ${status.cluster.id.slice(0, 8)}`;
-      show(now, parts(status, events.rows));
+      show(now, parts(status, events.rows, lagging.rows));
     }, 2000, failed),
     repeat(async () => show(hour, past((await get("rates")).rows)), 10000, failed),
   ];
   return () => ends.forEach((end) => end());
 }
 
-function parts(status, events) {
-  return [wrong(status), first(status), cards(status), nodes(status), actors(status), happened(events)];
+function parts(status, events, lagging) {
+  return [wrong(status), first(status), cards(status), nodes(status), actors(status), behind(lagging), happened(events)];
 }
 
 function wrong(status) {
@@ -83,6 +84,7 @@ function state(text) {
 }
 
 function actors(status) {
+  const leaders = new Map(status.leaders.map((row) => [row.name, row]));
   const coordination = { name: "coordination", kind: "coordination", state: status.cluster.coordination ? "serves" : "does not answer" };
   return [h("h2", {}, "Processes"), table("Processes", [
     { title: "name", value: (row) => row.name },
@@ -90,21 +92,39 @@ function actors(status) {
     { title: "node", value: (row) => row.node },
     { title: "starts", number: true, value: (row) => row.starts },
     { title: "messages a second", number: true, value: (row) => count(row.stored_per_s ?? row.delivered_per_s) },
-    { title: "", value: (row) => details(row) },
+    { title: "", value: (row) => details(row, leaders) },
   ], [coordination, ...status.actors])];
 }
 
-function details(row) {
+function details(row, leaders) {
   if (row.error) return `${row.error}; ${row.fate}`;
   if (row.kind === "broker" && row.connections !== undefined) {
     const behind = row.catching_up ? `, ${count(row.catching_up)} catching up` : "";
-    return `${count(row.connections)} MQTT and ${count(row.python_clients)} Python clients, ${count(row.filters)} filters${behind}`;
+    const bytes = `in ${size(row.received_bytes_per_s ?? 0)}/s, out ${size(row.sent_bytes_per_s ?? 0)}/s`;
+    return `${count(row.connections)} MQTT and ${count(row.python_clients)} Python clients, ${count(row.filters)} filters, ${bytes}${behind}`;
   }
   if (row.kind === "coordinator" && row.groups !== undefined) {
     const full = row.full_in_s === null ? "" : `, full in ${span(row.full_in_s)}`;
-    return `leads ${count(row.groups)} groups, ${size(row.used_bytes)} of ${size(row.used_bytes + row.free_bytes)}${full}`;
+    const led = leaders.get(row.name);
+    const copies = led && led.behind_records !== null ? ` with ${copiesOf(led)}, ${count(led.behind_records)} behind` : "";
+    return `leads ${count(row.groups)} groups${copies}, ${size(row.used_bytes)} of ${size(row.used_bytes + row.free_bytes)}${full}`;
   }
   return "";
+}
+
+function copiesOf(led) {
+  const most = led.copies_max;
+  return led.copies_min === most ? (most === 1 ? "1 copy" : `${most} copies`) : `${led.copies_min} to ${most} copies`;
+}
+
+function behind(rows) {
+  if (rows.length === 0) return null;
+  return [h("h2", {}, "Clients that are behind"), table("Clients that are behind", [
+    { title: "client", value: (row) => row.id },
+    { title: "kind", value: (row) => row.kind },
+    { title: "broker", value: (row) => row.broker },
+    { title: "records", number: true, value: (row) => count(row.behind_records) },
+  ], rows)];
 }
 
 function happened(events) {

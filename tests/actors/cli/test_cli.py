@@ -72,7 +72,15 @@ def fails(result: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 
 @pytest.mark.parametrize(
     "arguments",
-    [("pub", "a", "b"), ("sub", "a"), ("history", "a"), ("trace", "a"), ("family", "show", "a/+"), ("status",)],
+    [
+        ("pub", "a", "b"),
+        ("sub", "a"),
+        ("history", "a"),
+        ("trace", "a"),
+        ("family", "show", "a/+"),
+        ("status",),
+        ("top",),
+    ],
     ids=lambda arguments: arguments[0],
 )
 def test_without_a_cluster_one_line_says_what_to_do(tmp_path: Path, arguments: tuple[str, ...]) -> None:
@@ -89,6 +97,7 @@ def test_down_without_a_cluster(tmp_path: Path) -> None:
         (("pub", "a"), "one of PAYLOAD, --stdin, --file"),
         (("pub", "a", "--stdin", "--count", "3"), "--count"),
         (("status", "--watch", "--json"), "--watch"),
+        (("top", "--sort", "size"), "name, clients, messages, bytes"),
         (("sub", "a", "--address", "auto", "--data-dir", "x"), "not both"),
         (("config", "--set", "mqtt.prot=1"), "mqtt.port"),
         (("config", "--set", "mqtt.port"), "TABLE.KEY=VALUE"),
@@ -173,9 +182,9 @@ raise SystemExit(run_app(app, []))
 def test_every_command_explains_itself() -> None:
     runner, app = CliRunner(), command_line()
     everything = runner.invoke(app, ["--help"]).stdout
-    for command in ("up", "down", "status", "pub", "sub", "history", "family", "config", "demo", "doctor"):
+    for command in ("up", "down", "status", "top", "pub", "sub", "history", "family", "config", "demo", "doctor"):
         assert command in everything
-    for command in ("up", "status", "doctor", "pub", "sub", "history", "trace"):
+    for command in ("up", "status", "top", "doctor", "pub", "sub", "history", "trace"):
         assert f"lexicast {command}" in runner.invoke(app, [command, "--help"]).stdout  # an example
 
 
@@ -323,7 +332,8 @@ def test_a_wrong_topic_is_told(cluster: Cluster) -> None:
 
 def test_status_shows_actors_groups_and_rates(cluster: Cluster) -> None:
     said = json.loads(cluster.run("status", "--json").stdout)
-    assert set(said["rates"]) == {"stored_per_s", "published_per_s", "delivered_per_s"}
+    rates = {"stored_per_s", "published_per_s", "delivered_per_s", "received_bytes_per_s", "sent_bytes_per_s"}
+    assert set(said["rates"]) == rates
     assert said["coordination"]["cluster_id"] == cluster.ready["cluster_id"]
     assert {tuple(state[1:2]) for state in said["coordination"]["group_states"].values()} == {("coordinator-0",)}
     assert all(state[0] >= 1 for state in said["coordination"]["group_states"].values())

@@ -48,7 +48,8 @@ async def test_one_question_to_a_broker_tells_of_all_actors(tmp_path: Path) -> N
         assert told["coordinators"]["coordinator-0"]["store"]["topics"] >= 0
         assert told["coordination"]["cluster_id"]
         assert told["brokers"]["broker-0"]["clients"] == 0  # who asks is no client
-        assert set(told["rates"]) == {"stored_per_s", "published_per_s", "delivered_per_s"}
+        rates = {"stored_per_s", "published_per_s", "delivered_per_s", "received_bytes_per_s", "sent_bytes_per_s"}
+        assert set(told["rates"]) == rates
         groups = [key for actor in (told["coordination"], *told["coordinators"].values()) for key in actor]
         assert groups.count("group_states") == 1
         assert not {"epochs", "offsets"} & set(groups)
