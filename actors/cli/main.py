@@ -1,4 +1,4 @@
-"""The command line: `lexicast up | down | status | doctor | node | pub | sub | history | demo`, and others beside it.
+"""The command line: `lexicast up | down | status | top | doctor | node | pub | sub | history`, and others beside it.
 
 Exit codes: 0 fine, 1 an error (one line on stderr says what to do), 2 wrong usage, 130 Ctrl-C (`up` stops cleanly on
 the first one and exits 0). Of the commands only the one that is asked for is loaded, and Ray by `up` and `status`
@@ -30,6 +30,7 @@ COMMANDS: Final[dict[str, Callable[[], Any]]] = {
     "demo": lambda: import_module("lexicast.actors.cli.programs").demo,
     "node": lambda: import_module("lexicast.actors.cli.node").node,
     "status": lambda: import_module("lexicast.actors.cli.status").status,
+    "top": lambda: import_module("lexicast.actors.cli.top.command").top,
     "pub": lambda: import_module("lexicast.actors.cli.bus").pub,
     "sub": lambda: import_module("lexicast.actors.cli.bus").sub,
     "history": lambda: import_module("lexicast.actors.cli.bus").history,

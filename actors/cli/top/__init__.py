@@ -1,0 +1,1 @@
+"""`lexicast top`: the cluster's overview in a terminal, as it goes on."""
