@@ -41,6 +41,10 @@ demo-spark: $(VENV)/.installed-spark ## Ask and train from the history of flight
 	@mkdir -p $(OUT)
 	$(BIN)/python -m lexicast.bench.demo_spark --out $(OUT)
 
+.PHONY: pictures
+pictures: $(VENV)/.installed-dev debian-test ## The README's pictures of the page anew, into docs/pictures (two minutes)
+	@$(TEST_ENV) $(BIN)/python -m lexicast.bench.demo_page.pictures docs/pictures
+
 .PHONY: test
 test: $(VENV)/.installed-dev debian-test npm-test compiled ## Lint, types and all tests
 	@printf '== ruff\n'

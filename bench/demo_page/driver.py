@@ -31,11 +31,9 @@ AIRBORNE_MAX: Final = 1_000
 
 def show_page(options: argparse.Namespace, console: Console) -> int:
     """Until Ctrl-C, or `options.seconds` are over; returns the exit code. Raises LexicastError."""
-    port = options.page or free_port()
-    config = f"[http]\nport = {port}\n"
 
     def prepare(folder: Path) -> tuple[Replay, dict[str, Airport]]:
-        return prepare_flights(min(options.messages, FLIGHTS), folder / "events.tsv"), airports()
+        return prepare_map(folder, options.messages)
 
     async def play(cluster: DemoCluster, data: tuple[Replay, dict[str, Airport]]) -> None:
         cluster.begun()
@@ -45,8 +43,18 @@ def show_page(options: argparse.Namespace, console: Console) -> int:
         async with lexicast.connect(data_dir=cluster.data_dir) as bus:
             await fly(bus, *data, options.seconds)
 
-    on_cluster(console, prepare, play, options.keep, config)
+    on_cluster(console, prepare, play, options.keep, http_config(options.page))
     return 0
+
+
+def prepare_map(folder: Path, messages: int = FLIGHTS) -> tuple[Replay, dict[str, Airport]]:
+    """The flights and the airports; `folder`: for files."""
+    return prepare_flights(min(messages, FLIGHTS), folder / "events.tsv"), airports()
+
+
+def http_config(port: int | None) -> str:
+    """The configuration of a cluster with its page at a port; None, 0: at a free one."""
+    return f"[http]\nport = {port or free_port()}\n"
 
 
 def free_port() -> int:

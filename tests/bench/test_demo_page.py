@@ -7,15 +7,20 @@ import subprocess
 import sys
 import urllib.request
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from lexicast.bench.data.flights import Event, prepare_flights
 from lexicast.bench.demo_page.aircraft import Aircraft, Airport, aircraft, airports, between, distance_km
 from lexicast.bench.demo_page.driver import Events
+from lexicast.bench.demo_page.pictures import write
+from lexicast.cluster.errors import UnavailableError
 
 JFK, LAX = Airport("JFK", 40.64, -73.78), Airport("LAX", 33.94, -118.41)
 LEFT = datetime(2013, 1, 1, 12, tzinfo=UTC)
@@ -54,6 +59,20 @@ def test_the_year_begins_again_behind_its_end(tmp_path: Path) -> None:
     assert seen == replay.events
     assert events.until(hour)[1][0] == replay.events[0]
     assert len(list(aircraft(seen, airports()))) > 150
+
+
+def test_a_picture_is_small_or_refused(tmp_path: Path) -> None:
+    def drawn(draw: Image.Image) -> bytes:
+        file = BytesIO()
+        draw.save(file, "PNG")
+        return file.getvalue()
+
+    written = write(drawn(Image.new("RGB", (600, 400), "teal")), tmp_path / "plain.png")
+    assert written.stat().st_size < 5_000
+    assert Image.open(written).convert("RGB").getpixel((9, 9)) == (0, 128, 128)
+    with pytest.raises(UnavailableError, match=r"noise\.png has"):
+        write(drawn(Image.frombytes("RGB", (700, 700), Random(1).randbytes(3 * 700 * 700))), tmp_path / "noise.png")
+    assert not (tmp_path / "noise.png").exists()
 
 
 def test_a_short_run_shows_flights_on_the_page() -> None:
