@@ -91,10 +91,12 @@ class SessionEnded(NamedTuple):
 
 
 class Released(NamedTuple):
-    """QoS 2 packet ids that their publisher released (PUBREL): the group may forget them."""
+    """QoS 2 packet ids that their publisher released (PUBREL): the group may forget them. `generation`: of the session
+    then; what an older one still brings is not placed (`cluster.repeats`). 0: from before it was recorded."""
 
     session_uid: bytes
     packet_ids: tuple[int, ...]
+    generation: int = 0
 
 
 class DictionaryStored(NamedTuple):
@@ -156,6 +158,8 @@ def pack_record(record: ControlRecord) -> bytes:
     fields: tuple[Any, ...] = record
     if isinstance(record, SessionSaved) and not record.user:
         fields = fields[:-1]  # as before there were users
+    if isinstance(record, Released) and not record.generation:
+        fields = fields[:-1]
     packed: bytes = msgpack.packb((_NUMBERS[type(record)], *fields))
     return packed
 

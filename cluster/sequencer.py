@@ -179,6 +179,12 @@ class Sequencer:
         self._enqueue(state, block)
         return Sequenced(block, (Placed(count, state.epoch, block.first),))
 
+    def is_placed(self, group: int, meta: Meta, count: int) -> bool:
+        """Whether an entry of `count` records has nothing that would be placed: who sends it again is owed the answer,
+        also where there is no room for anything new. Raises LedElsewhereError, StaleEpochError."""
+        repeats = self._led(group).repeats
+        return repeats.may_hold(meta) and len(repeats.find(meta)) == count
+
     def control(self, group: int, records: Sequence[ControlRecord], now_us: int) -> Block:
         """Place control records of one group; the first stands at the block's `first`."""
         state = self.groups[group]

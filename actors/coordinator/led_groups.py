@@ -205,11 +205,9 @@ class LedGroups:
         for index, entry in enumerate(entries):
             try:
                 check_entry_columns(entry)
-                if not room:
-                    self._no_room(entry[0])
                 if announced and entry[0] in announced:
                     raise LedElsewhereError(f"group {entry[0]}: what was sent before it was led here")
-                self._place(ticket, index, entry, slow, columns.get(index))
+                self._place(ticket, index, entry, slow, columns.get(index), room)
             except LedElsewhereError:
                 ticket.result(index, ELSEWHERE)
             except LexicastError as error:
@@ -237,7 +235,7 @@ class LedGroups:
         return waiting.waiting_bytes > UNCOMMITTED_BYTES_MAX or waiting.waiting_records > UNCOMMITTED_RECORDS_MAX
 
     def _place(
-        self, ticket: Ticket, index: int, entry: WireEntry, slow: bool, columns: Sequence[WirePart] | None
+        self, ticket: Ticket, index: int, entry: WireEntry, slow: bool, columns: Sequence[WirePart] | None, room: bool
     ) -> None:
         group, meta, lengths, body = entry
         if group >= self.store.groups:
@@ -259,6 +257,8 @@ class LedGroups:
                 ticket.result(index, ELSEWHERE if isinstance(error, LedElsewhereError) else str(error))
 
         parsed = unpack_meta(meta)
+        if not room and not self.sequencer.is_placed(group, parsed, len(lengths) // 4):
+            self._no_room(group)
         if parsed.dictionaries:
             self.memory.check_dictionaries(group, parsed.dictionaries)
         block, placed = self.sequencer.publish(group, parsed, meta, lengths, body, self.clock.time_us())

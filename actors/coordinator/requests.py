@@ -140,7 +140,7 @@ class CoordinatorRequests:
         sequencer = self._led.sequencer
         # A client that releases what nobody knows costs no record.
         wanted = [group for group in groups if sequencer.remembers(group, uid, generation, packet_ids)]
-        await asyncio.gather(*[self._append(group, Released(uid, packet_ids)) for group in wanted])
+        await asyncio.gather(*[self._append(group, Released(uid, packet_ids, generation)) for group in wanted])
         for group in wanted:
             sequencer.release(group, uid, packet_ids)
 

@@ -119,7 +119,7 @@ class OpenSession:
 
     def begin_publishing(self) -> Publishing:
         """The client's first publication."""
-        self.publisher = Publishing(self._services, self._line, self.subscriber)
+        self.publisher = Publishing(self._services, self._line, self.subscriber, self._resumed)
         return self.publisher
 
     def acks(self, run: AckRun) -> None:

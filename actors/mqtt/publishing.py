@@ -50,6 +50,7 @@ from .codec.packets import (
     PubRec,
 )
 from .codec.properties import expiry_ms
+from .releases import forget_ids
 from .services import MqttServices
 from .subscriber import MqttSubscriber
 
@@ -92,6 +93,7 @@ class Publishing:
         "_history",
         "_line",
         "_refused",
+        "_resumed",
         "_rights",
         "_room",
         "_services",
@@ -103,7 +105,10 @@ class Publishing:
         "records",
     )
 
-    def __init__(self, services: MqttServices, line: ClientLine, subscriber: MqttSubscriber) -> None:
+    def __init__(
+        self, services: MqttServices, line: ClientLine, subscriber: MqttSubscriber, resumed: bool = False
+    ) -> None:
+        """`resumed`: the session is older than the connection."""
         self._services = services
         self._engine = services.engine
         self._coordinators = services.engine.coordinators
@@ -112,6 +117,7 @@ class Publishing:
         self._session = subscriber.session
         self._subscriber = subscriber
         self._rights = subscriber.rights
+        self._resumed = resumed
         self._slots: deque[Slot] = deque()
         self._acks_scheduled = False
         # A publication of an MQTT 3.1.1 client is refused: its connection is about to end.
@@ -230,13 +236,14 @@ class Publishing:
         self._slots.append(slot)
 
         def done(result: Any) -> None:
-            slot.ready = True
             if isinstance(result, str):
-                slot.reason_code = QUOTA_EXCEEDED
+                self._refuse(slot, QUOTA_EXCEEDED)
                 if self._session.version != V5 and not self._refused:
                     self._refused = True
                     asyncio.get_running_loop().call_later(REFUSED_S, self._line.disconnect, QUOTA_EXCEEDED)
                 log.warning("client %r: publications refused: %s", self._session.client_id, result)
+            else:
+                slot.ready = True
             if not self._acks_scheduled:
                 self._slots_ready()
 
@@ -360,8 +367,25 @@ class Publishing:
     def _answer(self, qos: int, ids: list[int], reason_code: int = SUCCESS) -> None:
         """Acknowledge in its turn what nobody has to commit."""
         slot = Slot(qos, ids)
-        slot.ready, slot.reason_code = True, reason_code
         self._slots.append(slot)
+        if reason_code < UNSPECIFIED_ERROR:
+            slot.ready, slot.reason_code = True, reason_code
+        else:
+            self._refuse(slot, reason_code)
+        if not self._acks_scheduled:
+            self._slots_ready()
+
+    def _refuse(self, slot: Slot, reason_code: int) -> None:
+        """Once the client is told, ids of QoS 2 mean other publications [MQTT-4.3.3-9]: whatever the groups have of an
+        earlier connection under them is forgotten first, or those others would be taken for it."""
+        slot.reason_code = reason_code
+        slot.ready = slot.qos < 2 or not self._resumed or self._session.version != V5
+        if not slot.ready:
+            self._line.work(self._forget_ids(slot))
+
+    async def _forget_ids(self, slot: Slot) -> None:
+        await forget_ids(self._engine, self._session.uid, self._session.generation, {None: slot.ids})
+        slot.ready = True
         if not self._acks_scheduled:
             self._slots_ready()
 

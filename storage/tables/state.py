@@ -19,7 +19,6 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.records import (
     ControlRecord,
@@ -122,7 +121,7 @@ class State:
             self._databases.marks.put(txn, key, _MARK.pack(mark.offset, block.time_us))
             generations[mark.session_uid] = max(mark.generation, generations.get(mark.session_uid, 0))
         for session_uid, generation in generations.items():
-            self._see_generation(txn, block, session_uid, generation)
+            self._see_generation(txn, block.group, block.time_us, session_uid, generation)
         for retained in outline.retained:
             self._apply_retained(txn, block.group, block.last, retained)
 
@@ -149,6 +148,7 @@ class State:
             case Released():
                 for packet_id in record.packet_ids:
                     self._databases.marks.delete(txn, self._mark_key(group, record.session_uid, packet_id))
+                self._see_generation(txn, group, time_us, record.session_uid, record.generation)
             case DictionaryStored():
                 key = group_prefix(group) + _U64.pack(record.dictionary)
                 self._databases.dictionaries.put(txn, key, pack_record(record))
@@ -226,13 +226,16 @@ class State:
         row = self._databases.producers.get(txn, self._producer_key(group, producer))
         return None if row is None else producers.parse_producer_row(producer, row)
 
-    def _see_generation(self, txn: WriteTransaction, block: Block, session_uid: bytes, generation: int) -> None:
-        if generation > self.generation(txn, block.group, session_uid):
-            key = self._mark_key(block.group, session_uid, GENERATION_ID)
-            self._databases.marks.put(txn, key, _MARK.pack(generation, block.time_us))
+    def _see_generation(
+        self, txn: WriteTransaction, group: int, time_us: int, session_uid: bytes, generation: int
+    ) -> None:
+        if generation > self.generation(txn, group, session_uid):
+            key = self._mark_key(group, session_uid, GENERATION_ID)
+            self._databases.marks.put(txn, key, _MARK.pack(generation, time_us))
 
     def generation(self, txn: AnyTransaction, group: int, session_uid: bytes) -> int:
-        """The newest generation of a session of which the group has a QoS 2 publication; 0: none is known."""
+        """The newest generation of a session of which the group has a QoS 2 publication or a release; 0: none is
+        known."""
         return self.mark(txn, group, session_uid, GENERATION_ID) or 0
 
     def mark(self, txn: AnyTransaction, group: int, session_uid: bytes, packet_id: int) -> int | None:

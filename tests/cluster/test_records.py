@@ -110,6 +110,7 @@ def test_what_is_no_record_is_refused(fields: Any) -> None:
         (Dropped(), (11,)),
         (SessionEnded("c", b"u", 1), (5, "c", b"u", 1)),
         (Released(b"u", (1, 2)), (6, b"u", (1, 2))),
+        (Released(b"u", (1, 2), 3), (6, b"u", (1, 2), 3)),
         (DictionaryStored(1, "f", b"d"), (7, 1, "f", b"d")),
         (ProducerSeen(b"p", 1, 2), (8, b"p", 1, 2)),
     ],

@@ -146,6 +146,32 @@ def test_what_a_broker_brings_of_an_older_connection_is_neither_placed_nor_taken
     assert (again.block, places(again)) == (None, [mixed.block.first])
 
 
+def test_of_whom_only_a_release_is_known_an_older_connection_brings_nothing_more() -> None:
+    """Its repeat was answered by the place that another connection's had, so the group has no mark of its own."""
+    store = MemoryStore(8)
+    made = sequencer(store)
+    first = publish(made, qos2(b"x", b"q", 1, Mark(0, UID, 7, 10))).block
+    assert first is not None
+    assert publish(made, qos2(b"x", b"q", 2, Mark(0, UID, 7, 30))).block is None
+    released = made.control(GROUP, [Released(UID, (7,), 30)], 1)
+    store.commit([first, released])
+    made.durable("a", GROUP, released.last)
+    made.applied(GROUP, released.last + 1)
+    made.release(GROUP, UID, (7,))
+    late = publish(made, qos2(b"x", b"p", 1, Mark(0, UID, 7, 20)))
+    assert (late.block, late.placed) == (None, (Placed(1, 0, 0),))
+    assert publish(made, qos2(b"y", b"q", 3, Mark(0, UID, 7, 30))).block is not None
+
+
+def test_an_entry_of_nothing_but_repeats_is_placed_already() -> None:
+    made = sequencer()
+    mark, other = Mark(0, UID, 7, 10), Mark(1, UID, 8, 10)
+    entries = [qos2(b"x", b"q", 1, mark), qos2(b"x", b"p", 1, mark), qos2(b"x", b"r", 1, mark, other)]
+    assert [made.is_placed(GROUP, each[0], len(each[1]) // 4) for each in entries] == [False, False, False]
+    publish(made, entries[0])
+    assert [made.is_placed(GROUP, each[0], len(each[1]) // 4) for each in entries] == [True, True, False]
+
+
 def test_a_publication_of_an_older_connection_that_was_sent_again_is_answered_with_its_place() -> None:
     made = sequencer()
     block = publish(made, qos2(b"x", b"q", 1, Mark(0, UID, 7, 20))).block

@@ -328,12 +328,13 @@ def test_the_newest_generation_of_a_session_is_known_until_it_is_idle(bench: Ben
         store.commit([publications(0, [Pub(b"a", b"")] * 3, time_us=now, marks=marks)])
         store.commit([publications(3, [Pub(b"a", b"")], time_us=now, marks=(Mark(0, b"u", 7, now - 9),))])
         store.commit([control(4, Released(b"u", (7, 8, 9)))])
+        store.commit([control(5, Released(b"v", (8,), now - 7), Released(b"v", (8,), now - 8), time_us=now)])
     with bench.open(options) as store:
-        assert [store.tables.generation(0, uid) for uid in (b"u", b"v", b"w")] == [now, 0, 0]
+        assert [store.tables.generation(0, uid) for uid in (b"u", b"v", b"w")] == [now, now - 7, 0]
         assert store.tables.mark(0, b"u", 8) is None
         bench.clock.advance(60)
         bench.reclaim(store)
-        assert store.tables.generation(0, b"u") == 0
+        assert [store.tables.generation(0, uid) for uid in (b"u", b"v")] == [0, 0]
 
 
 def test_retained_publications_are_replaced_and_cleared(bench: Bench) -> None:

@@ -52,8 +52,7 @@ class MemoryTables:
             self._producers[key] = extended(self._producers.get(key), row, block.time_us)
         for mark in found.marks:
             self._marks[block.group, mark.session_uid, mark.packet_id] = mark.offset
-            session = (block.group, mark.session_uid, GENERATION_ID)
-            self._marks[session] = max(mark.generation, self._marks.get(session, 0))
+            self._see_generation(block.group, mark.session_uid, mark.generation)
         for at, record in enumerate(found.control):
             match record:
                 case EpochStart():
@@ -62,6 +61,7 @@ class MemoryTables:
                 case Released():
                     for packet_id in record.packet_ids:
                         self._marks.pop((block.group, record.session_uid, packet_id), None)
+                    self._see_generation(block.group, record.session_uid, record.generation)
                 case SessionSaved():
                     self.session_rows[block.group, record.client_id] = record
                 case SessionMoved():
@@ -97,6 +97,10 @@ class MemoryTables:
             for key in [key for key in table if (key if isinstance(key, int) else key[0]) == group]:
                 del table[key]
             table.update(of_group)
+
+    def _see_generation(self, group: int, session_uid: bytes, generation: int) -> None:
+        session = (group, session_uid, GENERATION_ID)
+        self._marks[session] = max(generation, self._marks.get(session, 0))
 
     def _move_session(self, group: int, record: SessionMoved) -> None:
         found = self.session_rows.get((group, record.client_id))
@@ -387,6 +391,9 @@ class MemoryStore:
         tables, below = page
         self.tables.install(group, pickle.loads(tables))
         self._reflected[group] = below
+        for block in self.blocks.get(group, []):
+            if block.last >= below:
+                self.tables.apply(block)
 
     def replayed(self, upto: dict[int, int]) -> MemoryStore:
         """A store with the blocks that end at or before `upto` (group -> offset): a follower that was truncated."""

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from lexicast.actors.broker.server import BrokerServer
+from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import (
+    QUOTA_EXCEEDED,
     SESSION_TAKEN_OVER,
     V5,
     V311,
@@ -457,6 +459,37 @@ async def test_a_release_lost_with_its_broker_frees_the_packet_id(two: Two) -> N
     client.send(Publish(topic.encode(), b"2", 2, packet_id=5))
     await client.expect(PubRec)
     assert [m.payload for m in await watcher.messages(2)] == [b"1", b"2"]
+
+
+@pytest.mark.mqtt("MQTT-4.3.3-9")
+async def test_a_packet_id_is_free_once_a_repeat_is_refused_and_a_full_store_answers_what_it_has(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[MQTT-4.3.3-9]: what bears the id of a refused publication is another one, though an earlier connection had the
+    refused one stored."""
+    name, topic = unique(), unique()
+    watcher = await Raw.connect(two.port(1))
+    await watcher.subscribe(topic, qos=2)
+    client = await Raw.connect(two.port(0), name, clean=False, **WAIT)
+    client.answers = False
+    for packet_id in (5, 6):
+        client.send(Publish(topic.encode(), b"%d" % packet_id, 2, packet_id=packet_id))
+        await client.expect(PubRec)
+    await two.crash_broker(0)
+    store = two.cluster.coordinators["coordinator-0"].server.store
+    client = await Raw.connect(two.port(1), name, clean=False, **WAIT)
+    client.answers = False
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "room", lambda: False)
+        client.send(Publish(topic.encode(), b"5", 2, False, True, 5))
+        assert await client.expect(PubRec) == PubRec(5)  # it is stored
+        again, new = Publish(topic.encode(), b"6", 2, False, True, 6), Publish(topic.encode(), b"7", 2, packet_id=7)
+        client.send(encode_packet(again, V5) + encode_packet(new, V5))  # one entry
+        assert [await client.expect(PubRec) for _ in range(2)] == [PubRec(i, QUOTA_EXCEEDED) for i in (6, 7)]
+    for packet_id in (6, 7):
+        client.send(Publish(topic.encode(), b"other %d" % packet_id, 2, packet_id=packet_id))
+        assert await client.expect(PubRec) == PubRec(packet_id)
+    assert [m.payload for m in await watcher.messages(4)] == [b"5", b"6", b"other 6", b"other 7"]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
