@@ -7,11 +7,11 @@ A promise is durable before it is given (`tables.promises`). What is appended an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from lexicast.cluster.blocks import Block
-from lexicast.cluster.errors import UsageError
+from lexicast.cluster.errors import PeerError, UsageError
 from lexicast.cluster.recovery import GroupReport
 
 from .commits import Commits
@@ -22,7 +22,8 @@ from .file.table import WriteTransaction
 from .group_snapshot import SnapshotPage, SnapshotPlace, checked_page, clear_step, install_rows, snapshot_page
 from .index.index_writer import IndexWriter
 from .log.block_log import Log
-from .log.stored_block import StoredBlock, sealed
+from .log.block_outline import Outline
+from .log.stored_block import StoredBlock, sealed, stored_block
 from .log.unapplied_tail import UnappliedTail
 from .set_aside import add_set_aside, set_aside_file, set_aside_files
 from .table_reader import TableReader
@@ -232,8 +233,8 @@ class ReplicatedGroups:
     def install(self, group: int, page: SnapshotPage) -> None:
         """Take a page of another store's tables; the first one in place of what is known here of the group.
 
-        Until the last one has come the tables are of no use; a snapshot that was interrupted begins anew. Raises
-        PeerError: it is none.
+        Until the last one has come the tables are of no use; a snapshot that was interrupted begins anew. What is
+        applied here and was not there when the snapshot was made, they follow from again. Raises PeerError: it is none.
         """
         self.guard.usable()
         begins, rows, ends = checked_page(group, page)
@@ -248,9 +249,11 @@ class ReplicatedGroups:
                 pass
         known = self._promises.get(group, NOT_PROMISED)
         made = known if ends is None else known._replace(reflected_below=ends[0], first_kept=ends[1])
+        again = [] if ends is None else self._applied_from(group, ends[0])
         with self.guard():
             with self._naming() as txn:
                 install_rows(self._databases, txn, self._state, self._ids, group, rows)
+                self._state.apply(txn, again)
                 if made != known:
                     put_promise(self._databases, txn, group, made)
             if made != known:
@@ -258,6 +261,18 @@ class ReplicatedGroups:
             if group in self._groups:
                 self._groups[group].first_kept = max(self._groups[group].first_kept, made.first_kept)
             self._retained_names.forget()
+
+    def _applied_from(self, group: int, below: int) -> list[Outline]:
+        """What is applied of a group from offset `below` on: a leader commits, and tells, before its own tables follow,
+        so a snapshot of them may lack what is applied here. Damaged blocks are left out."""
+        applied = self.applied_below(group)
+        found: list[Outline] = []
+        if below < applied:
+            for last, value in self.stored(group, below, MAX_OFFSET):
+                if last < applied:
+                    with suppress(PeerError):
+                        found.append(stored_block(group, last, value).outline)
+        return found
 
     @contextmanager
     def _naming(self) -> Iterator[WriteTransaction]:

@@ -57,6 +57,27 @@ def test_whom_a_leader_counts_with_is_durable_and_promises_its_epoch(tmp_path: P
     assert check_coordinator_store(tmp_path).sound
 
 
+def test_a_snapshot_of_tables_that_were_behind_takes_nothing_from_who_was_ahead(tmp_path: Path) -> None:
+    """A leader tells what is committed before its own tables have followed from it."""
+    with opened(tmp_path / "leader") as leader, opened(tmp_path / "joiner") as joiner:
+        blocks = [block(first, 2 + first) for first in (0, 4, 8)]
+        leader.commit(blocks, {0: 4})
+        joiner.commit(blocks, {0: 12})
+        rows = list(joiner.tables.subscriptions(0))
+        assert len(list(leader.tables.subscriptions(0))) < len(rows)
+        place = None
+        while True:
+            page, place = leader.group_snapshot(0, place)
+            joiner.install(0, page)
+            if place is None:
+                break
+        assert list(joiner.tables.subscriptions(0)) == rows
+        assert [start.epoch for start in joiner.tables.epochs(0)] == [2, 6, 10]
+        joiner.commit([block(12, 14)], {0: 16})
+    with opened(tmp_path / "joiner") as joiner:
+        assert len(list(joiner.tables.subscriptions(0))) == len(rows) + 3
+
+
 def test_a_copy_that_was_interrupted_is_not_whole_and_is_led_only_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
