@@ -144,9 +144,9 @@ $(VENV)/.installed-spark: $(VENV)/.made pyproject.toml constraints.txt
 debian-test:
 	@scripts/debian mosquitto_pub=mosquitto-clients mosquitto=mosquitto nats-server=nats-server \
 	    sshd=openssh-server rsync=rsync ip=iproute2 chromium=chromium npm=npm \
-	    promtool=prometheus
+	    promtool=prometheus /usr/include/MQTTAsync.h=libpaho-mqtt-dev
 
-# The MQTT client of the test's page in a browser. Where it cannot be had, that test says so.
+# The MQTT client of tests in Node and of their page in a browser. Where it cannot be had, they say so.
 .PHONY: npm-test
 npm-test: $(VENV)/.installed-npm
 
