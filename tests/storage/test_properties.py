@@ -29,6 +29,7 @@ from lexicast.cluster.records import (
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.maintenance.check import check_store
 from lexicast.storage.store import Store
+from lexicast.storage.tables.state import GENERATION_ID
 
 from ..support.retained import retained_records
 from ..support.session_rows import saved_session
@@ -93,7 +94,7 @@ records: st.SearchStrategy[ControlRecord] = st.one_of(
     st.builds(SessionEnded, clients, uids, small),
     st.builds(Subscribed, brokers, small, filters, small, small),
     st.builds(Unsubscribed, brokers, filters),
-    st.builds(Released, uids, st.lists(small, max_size=2).map(tuple)),
+    st.builds(Released, uids, st.lists(small, max_size=2).map(tuple), small),
     st.builds(DictionaryStored, small, st.just("family"), st.binary(max_size=4)),
     st.builds(ProducerSeen, st.sampled_from([b"p", b"q"]), small, st.integers(0, 50)),
 )
@@ -168,6 +169,9 @@ class Model:
             case Released():
                 for packet_id in record.packet_ids:
                     self.marks.pop((group, record.session_uid, packet_id), None)
+                newest = (group, record.session_uid, GENERATION_ID)
+                if record.generation > self.marks.get(newest, 0):
+                    self.marks[newest] = record.generation
             case DictionaryStored():
                 self.dictionaries[group, record.dictionary] = record
             case ProducerSeen():
@@ -378,7 +382,8 @@ class World:
         assert {(g, s.broker, s.filter): (s, o) for g, s, o in subscriptions} == model.subscriptions
         beside = {(s.broker, s.offset) for s in store.tables.subscribers(b"t0")}
         assert beside <= {(k[1], o) for k, (_, o) in model.subscriptions.items() if k[2] == "t0"}
-        marks = {(g, b"u1", p): store.tables.mark(g, b"u1", p) for g in range(GROUPS) for p in range(4)}
+        uids = (b"u1", b"u2")
+        marks = {(g, u, p): store.tables.mark(g, u, p) for g in range(GROUPS) for u in uids for p in range(4)}
         assert {k: o for k, o in marks.items() if o is not None} == model.marks
         dictionaries = {(g, d.dictionary): d for g in range(GROUPS) for d in store.tables.dictionaries(g)}
         assert dictionaries == model.dictionaries
