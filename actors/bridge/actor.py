@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from lexicast.cluster.bridges.definitions import BridgeDefinition, BridgeSecrets
 from lexicast.cluster.bridges.hops import short_id
 from lexicast.cluster.errors import LexicastError, UnavailableError
 from lexicast.cluster.membership import BRIDGE, Member, Members
 
-from ..client.address import resolver
-from ..client.client import Client
+from ..client.connect import connect_actor
 from ..loop.background import cannot_go_on, keep_going, stop_loops
 from ..ray.following import follow_members
 from ..ray.handles import RayCoordination
@@ -24,10 +22,6 @@ from .server import BridgeServer
 from .share_feed import bridge_share
 
 log = logging.getLogger(__name__)
-
-# Brokers start at the same time.
-BROKER_TIMEOUT_S: Final = 60.0
-RETRY_S: Final = 0.2
 
 
 class BridgeActor(ServingActor):
@@ -43,7 +37,7 @@ class BridgeActor(ServingActor):
         """Begin to serve; whether the other broker can be reached has no part in it."""
         self._coordination = RayCoordination()
         own_id = short_id((await self._coordination.cluster()).cluster_id)
-        self._client = await self._connected(client_id_of(self._definition, own_id))
+        self._client = await connect_actor(client_id_of(self._definition, own_id))
         try:
             await self._register()
             self._server = BridgeServer(self._client, self._definition, self._secrets, own_id, self._is_this_one)
@@ -75,16 +69,6 @@ class BridgeActor(ServingActor):
             known = members.bridges.get(self.name)
             return known is None or known.incarnation == self._incarnation
         return False
-
-    async def _connected(self, client_id: str) -> Client:
-        """A client, as soon as a broker serves. Raises TimeoutError."""
-        async with asyncio.timeout(BROKER_TIMEOUT_S):
-            while True:
-                client = Client(resolver("auto", None, None), client_id=client_id)
-                try:
-                    return await client.open()
-                except UnavailableError:
-                    await asyncio.sleep(RETRY_S)
 
     def addresses(self) -> tuple[str, ...]:
         """None: it dials."""

@@ -10,12 +10,11 @@ import typer
 from lexicast.cluster.bridges.definitions import read_definitions
 from lexicast.cluster.bridges.mosquitto_bridges import carried_bridges
 from lexicast.cluster.errors import ConfigError, UsageError
-from lexicast.cluster.security.files import rules_text
-from lexicast.cluster.security.mosquitto_conf import CONF_BYTES_MAX
 
 from ..bridge.remote_link import tls_context
 from ..launch.bridge_files import read_bridges
 from .common import reported
+from .mosquitto_import import mosquitto_text
 from .parameters import QuickCommand, QuickGroup
 
 bridge = typer.Typer(
@@ -65,13 +64,9 @@ def import_mosquitto(
 
         lexicast bridge import /etc/mosquitto/mosquitto.conf > bridges.toml
     """
+    text = mosquitto_text(file)
     try:
-        with file.open("rb") as opened:
-            data = opened.read(4 * CONF_BYTES_MAX)
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from None
-    try:
-        found = carried_bridges(rules_text(data))
+        found = carried_bridges(text)
         read_definitions(found.toml())
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None

@@ -15,6 +15,19 @@ from lexicast.cluster.security.mosquitto_conf import CONF_BYTES_MAX, carried_ove
 from .common import reported
 
 
+def mosquitto_text(file: Path) -> str:
+    """What a mosquitto.conf says. Raises ConfigError."""
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(4 * CONF_BYTES_MAX)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+    try:
+        return rules_text(data)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
 @reported
 def import_mosquitto(
     file: Annotated[Path, typer.Argument(metavar="MOSQUITTO.CONF", help="Mosquitto's configuration.")],
@@ -25,13 +38,9 @@ def import_mosquitto(
 
         lexicast security import /etc/mosquitto/mosquitto.conf > lexicast.toml
     """
+    text = mosquitto_text(file)
     try:
-        with file.open("rb") as opened:
-            data = opened.read(4 * CONF_BYTES_MAX)
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from None
-    try:
-        found = carried_over(rules_text(data))
+        found = carried_over(text)
         tables = found.tables.items()
         Config().replaced(**{f"{name}__{key}": said for name, table in tables for key, said in table.items()})
     except ConfigError as error:

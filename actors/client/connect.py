@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from typing import Final
+
+from lexicast.cluster.errors import UnavailableError
 
 from ..link.credentials import Secret, Tls, credentials
 from .address import resolver
 from .client import Client
 from .publisher import BATCH_BYTES
+
+# Of an actor of the cluster: brokers start at the same time.
+BROKER_TIMEOUT_S: Final = 60.0
+RETRY_S: Final = 0.2
 
 
 def connect(
@@ -59,3 +67,15 @@ def connect(
         batch_s=batch_s,
         batch_bytes=batch_bytes,
     )
+
+
+async def connect_actor(client_id: str, compress: bool = True) -> Client:
+    """A client, open, of the cluster that this process is an actor of, as soon as a broker serves. Raises
+    TimeoutError."""
+    async with asyncio.timeout(BROKER_TIMEOUT_S):
+        while True:
+            client = Client(resolver("auto", None, None), client_id=client_id, compress=compress)
+            try:
+                return await client.open()
+            except UnavailableError:
+                await asyncio.sleep(RETRY_S)

@@ -9,11 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from lexicast.cluster.clock import SystemClock
-from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.membership import SAMPLER, Member, Members
 
-from ..client.address import resolver
-from ..client.client import Client
+from ..client.connect import connect_actor
 from ..loop.background import keep_going, stop_loops
 from ..ray.following import follow_members
 from ..ray.handles import RayCoordination, find_actor
@@ -22,8 +21,6 @@ from .server import SamplingServer
 
 log = logging.getLogger(__name__)
 
-# Brokers start at the same time.
-BROKER_TIMEOUT_S = 60.0
 RETRY_S = 0.2
 # On a busy machine learning waits for whatever moves messages.
 NICENESS = 10
@@ -37,7 +34,7 @@ class SamplingActor(ServingActor):
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)  # this thread's, and of those that it starts
         self._coordination = RayCoordination()
         self._brokers: frozenset[str] = frozenset()
-        self._client = await self._connected()
+        self._client = await connect_actor(self.name, compress=False)
         try:
             await self._register()
         except BaseException:
@@ -82,16 +79,6 @@ class SamplingActor(ServingActor):
         calls = [find_actor(name).call("audience", family, topics) for name in self._brokers]
         told = [answer for answer in await asyncio.gather(*calls, return_exceptions=True) if isinstance(answer, tuple)]
         return sum(publishers for publishers, _ in told), sum(subscribers for _, subscribers in told)
-
-    async def _connected(self) -> Client:
-        """A client, as soon as a broker serves. Raises TimeoutError."""
-        async with asyncio.timeout(BROKER_TIMEOUT_S):
-            while True:
-                client = Client(resolver("auto", None, None), client_id=self.name, compress=False)
-                try:
-                    return await client.open()
-                except UnavailableError:
-                    await asyncio.sleep(RETRY_S)
 
     def addresses(self) -> tuple[str, ...]:
         """None: it dials."""

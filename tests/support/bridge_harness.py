@@ -1,24 +1,27 @@
-"""For tests of bridges: a Mosquitto that can be ended and started again, and a bridge of a cluster without Ray."""
+"""For tests of bridges: other brokers that can be ended and started again, a disk that is full, and a bridge of a
+cluster without Ray."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
-import signal
-import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import lexicast
 from lexicast.actors.bridge.server import BridgeServer
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.client.client import Client
+from lexicast.cluster.blocks import PUBLICATIONS
 from lexicast.cluster.bridges.definitions import BridgeDefinition, BridgeSecrets, read_definitions
 from lexicast.cluster.bridges.hops import short_id
+from lexicast.cluster.errors import StoreFullError
 
+from .certificates import free_port
 from .harness import Cluster
 from .mqtt_harness import HOST
 
@@ -33,27 +36,13 @@ max_queued_messages 0
 """
 
 
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        return int(sock.getsockname()[1])
+class OtherBroker:
+    """A broker that is no lexicast, always at the same port; started by `command`."""
 
-
-class Mosquitto:
-    """One Mosquitto, always at the same port; what it has in sessions outlives `stop` and `start`."""
-
-    def __init__(self, folder: Path, more: str = "") -> None:
-        """`more`: lines of its configuration."""
-        self.port = free_port()
-        folder.mkdir(exist_ok=True)
-        folder.chmod(0o777)  # started as root it goes on as the user mosquitto
-        self._file = folder / "mosquitto.conf"
-        text = CONFIG.format(port=self.port, host=HOST, folder=folder, more=more)
-        if os.getuid() == 0:
-            text += "user root\n"
-        self._file.write_text(text)
-        self._log = folder / "log"
+    def __init__(self, command: list[str], log: Path, port: int) -> None:
+        self.port = port
+        self._command = command
+        self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
@@ -69,17 +58,16 @@ class Mosquitto:
                 writer.close()
                 await writer.wait_closed()
                 return
-        raise AssertionError("mosquitto does not listen")
+        raise AssertionError(f"{self._command[0]} does not listen")
 
     def _started(self) -> subprocess.Popen[bytes]:
-        assert EXECUTABLE is not None
         with self._log.open("ab") as told:
-            return subprocess.Popen([EXECUTABLE, "-c", str(self._file)], stdout=told, stderr=told)
+            return subprocess.Popen(self._command, stdout=told, stderr=told)
 
     async def stop(self) -> None:
-        """It saves its sessions, and ends."""
+        """It is asked to end, and has."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
+            self._process.terminate()
             await asyncio.to_thread(self._process.wait, 30)
             self._process = None
 
@@ -87,6 +75,23 @@ class Mosquitto:
         """Both."""
         await self.stop()
         await self.start()
+
+
+class Mosquitto(OtherBroker):
+    """One Mosquitto; what it has in sessions outlives `stop` and `start`."""
+
+    def __init__(self, folder: Path, more: str = "") -> None:
+        """`more`: lines of its configuration."""
+        assert EXECUTABLE is not None
+        port = free_port()
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)  # started as root it goes on as the user mosquitto
+        text = CONFIG.format(port=port, host=HOST, folder=folder, more=more)
+        if os.getuid() == 0:
+            text += "user root\n"
+        file = folder / "mosquitto.conf"
+        file.write_text(text)
+        super().__init__([EXECUTABLE, "-c", str(file)], folder / "log", port)
 
 
 @asynccontextmanager
@@ -98,6 +103,24 @@ async def mosquitto(folder: Path, more: str = "") -> AsyncIterator[Mosquitto]:
         yield running
     finally:
         await running.stop()
+
+
+class Room:
+    """Whether a coordinator's disk takes publications."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        disk = cluster.coordinators["coordinator-0"].disk
+        self._write = disk.write
+        self.is_full = False
+        self.refused = 0
+        disk.write = self.write
+
+    def write(self, blocks: Sequence[Any], apply: Mapping[int, int] | None = None) -> None:
+        """As a store does that has reached its quota."""
+        if self.is_full and any(block.kind == PUBLICATIONS for block in blocks):
+            self.refused += 1
+            raise StoreFullError("full")
+        self._write(blocks, apply)
 
 
 @asynccontextmanager

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lexicast.actors.broker.server import BrokerServer
-from lexicast.cluster.blocks import PUBLICATIONS
-from lexicast.cluster.errors import StoreFullError
 
-from ...support.bridge_harness import EXECUTABLE, bridge, client_of, definition, mosquitto
+from ...support.bridge_harness import EXECUTABLE, Room, bridge, client_of, definition, mosquitto
 from ...support.harness import Cluster, eventually
 from ...support.mqtt_harness import Raw, close_clients
-
-
-class Room:
-    """Whether a coordinator's disk takes publications."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        disk = cluster.coordinators["coordinator-0"].disk
-        self._write = disk.write
-        self.is_full = False
-        self.refused = 0
-        disk.write = self.write
-
-    def write(self, blocks: Sequence[Any], apply: Mapping[int, int] | None = None) -> None:
-        """As a store does that has reached its quota."""
-        if self.is_full and any(block.kind == PUBLICATIONS for block in blocks):
-            self.refused += 1
-            raise StoreFullError("full")
-        self._write(blocks, apply)
 
 
 @pytest.fixture

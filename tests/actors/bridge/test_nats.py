@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,9 +12,10 @@ import pytest
 
 from lexicast.actors.broker.server import BrokerServer
 
-from ...support.bridge_harness import bridge, client_of, definition, free_port
+from ...support.bridge_harness import OtherBroker, bridge, client_of, definition
+from ...support.certificates import free_port
 from ...support.harness import Cluster, eventually
-from ...support.mqtt_harness import HOST, Raw, close_clients
+from ...support.mqtt_harness import Raw, close_clients
 
 EXECUTABLE = shutil.which("nats-server", path=os.environ.get("PATH", "") + os.pathsep + "/usr/sbin")
 pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="nats-server is not installed")
@@ -30,41 +29,15 @@ mqtt {{ host: "127.0.0.1", port: {port} }}
 FIELDS = "protocol = '3.1.1'"
 
 
-class Nats:
-    """One nats-server, always at the same port."""
+class Nats(OtherBroker):
+    """One nats-server."""
 
     def __init__(self, folder: Path) -> None:
-        self.port = free_port()
-        self._file, self._log = folder / "nats.conf", folder / "nats.log"
-        self._file.write_text(CONFIG.format(folder=folder / "jetstream", port=self.port))
-        self._process: subprocess.Popen[bytes] | None = None
-
-    async def start(self) -> None:
-        """Returns when it listens."""
-        self._process = await asyncio.to_thread(self._started)
-        for _ in range(1_000):
-            try:
-                _, writer = await asyncio.open_connection(HOST, self.port)
-            except OSError:
-                assert self._process.poll() is None, self._log.read_text()
-                await asyncio.sleep(0.02)
-            else:
-                writer.close()
-                await writer.wait_closed()
-                return
-        raise AssertionError("nats-server does not listen")
-
-    def _started(self) -> subprocess.Popen[bytes]:
         assert EXECUTABLE is not None
-        with self._log.open("ab") as told:
-            return subprocess.Popen([EXECUTABLE, "-c", str(self._file)], stdout=told, stderr=told)
-
-    async def stop(self) -> None:
-        """End it."""
-        if self._process is not None:
-            self._process.terminate()
-            await asyncio.to_thread(self._process.wait, 30)
-            self._process = None
+        port = free_port()
+        file = folder / "nats.conf"
+        file.write_text(CONFIG.format(folder=folder / "jetstream", port=port))
+        super().__init__([EXECUTABLE, "-c", str(file)], folder / "nats.log", port)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from lexicast.actors.launch.bridge_files import read_bridges
 
-from ...support.bridge_harness import EXECUTABLE, bridge, client_of, free_port, mosquitto
-from ...support.certificates import authority
+from ...support.bridge_harness import EXECUTABLE, bridge, client_of, mosquitto
+from ...support.certificates import authority, free_port
 from ...support.harness import Cluster, eventually
 from ...support.mqtt_harness import HOST, Raw, close_clients
 

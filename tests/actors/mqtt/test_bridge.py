@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from ...support.certificates import free_port
 from ...support.harness import eventually
 from ...support.mqtt_harness import HOST, Raw, Served, close_clients, served, unique
 
@@ -46,12 +46,6 @@ def cluster() -> Iterator[Served]:
 async def port(cluster: Served) -> AsyncIterator[int]:
     yield cluster.port
     await close_clients()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        return int(sock.getsockname()[1])
 
 
 @pytest.fixture
