@@ -164,7 +164,21 @@ def read_definitions(text: str) -> tuple[BridgeDefinition, ...]:
         raise ConfigError(str(error)) from None
     if len(tables) > BRIDGES_MAX:
         raise ConfigError(f"there are {len(tables)} bridges: at most {BRIDGES_MAX} may be")
-    return tuple([_bridge(name, table) for name, table in tables.items()])
+    found = tuple([_bridge(name, table) for name, table in tables.items()])
+    _check_client_ids(found)
+    return found
+
+
+def _check_client_ids(bridges: tuple[BridgeDefinition, ...]) -> None:
+    """A broker has one connection a client id: of two bridges each would end the other's, for ever."""
+    known: dict[tuple[str, str], str] = {}
+    for each in bridges:
+        other = known.setdefault((each.remote_name, each.client_id), each.name)
+        if each.client_id and other != each.name:
+            raise ConfigError(
+                f"[{each.name}]: client_id = {each.client_id!r}: [{other}] has it at the same broker, and each would "
+                "end the other's connection: leave it out"
+            )
 
 
 def _bridge(name: str, table: object) -> BridgeDefinition:
@@ -253,14 +267,14 @@ def _pause(what: str, value: Any) -> tuple[float, float]:
 
 
 def _check_address(where: str, bridge: BridgeDefinition) -> None:
+    if "@" in bridge.address:
+        raise ConfigError(f"{where}: address: give user and password_file, so that the address can be shown")
     told = f"{where}: address = {bridge.address!r}: write 'mqtt://HOST:PORT', or 'mqtts://HOST:PORT' with TLS"
     try:
         parts = urlsplit(bridge.address)
         good = parts.scheme in PORTS and parts.hostname and (parts.port is None or parts.port > 0)
     except ValueError:
         raise ConfigError(told) from None
-    if parts.username or parts.password:
-        raise ConfigError(f"{where}: address: give user and password_file, so that the address can be shown")
     if not good or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ConfigError(told)
 

@@ -127,6 +127,8 @@ def carried_bridges(text: str) -> CarriedBridges:
         elif word == "listener":
             is_bridges = False
         elif is_bridges:
+            if not value:
+                raise ConfigError(f"line {number}: {word} has no value")
             _take(found, number, word, value)
     _check_ended(found)
     return found
@@ -197,6 +199,6 @@ def _take_topic(found: CarriedBridges, bridge: _Bridge, number: int, value: str)
 
 
 def _number(line: int, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
+    if not text.isascii() or not text.isdigit() or len(text) > 10:
         raise ConfigError(f"line {line}: {text[:40]!r} is no number")
     return int(text)

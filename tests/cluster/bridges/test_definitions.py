@@ -33,6 +33,10 @@ topic = [
 """
 HEAD = '[site]\naddress = "mqtt://host"\n'
 TOPIC = "[[site.topic]]\n"
+TWO = (
+    "[site]\naddress = 'mqtt://host'\nclient_id = 'x'\n[[site.topic]]\n"
+    "[other]\naddress = 'mqtt://{}'\nclient_id = 'x'\n[[other.topic]]\n"
+)
 
 
 def test_a_whole_file_is_read() -> None:
@@ -73,6 +77,7 @@ def test_several_bridges_each_with_what_is_left_out_as_it_is_by_default() -> Non
         ("[site]\naddress = 'host:1883'\n" + TOPIC, "write 'mqtt://HOST:PORT'"),
         ("[site]\naddress = 'mqtt://host:70000'\n" + TOPIC, "write 'mqtt://HOST:PORT'"),
         ("[site]\naddress = 'mqtt://ada:secret@host'\n" + TOPIC, "give user and password_file"),
+        ("[site]\naddress = 'mqtt://ada:secret@host:70000'\n" + TOPIC, "so that the address can be shown"),
         (HEAD, "it has 1 to 100 topics"),
         (HEAD + "colour = 1\n" + TOPIC, "[site]: there is no 'colour'; there are address,"),
         (HEAD + "keep_alive_s = 'long'\n" + TOPIC, "[site]: keep_alive_s = 'long': it is a whole number"),
@@ -92,6 +97,7 @@ def test_several_bridges_each_with_what_is_left_out_as_it_is_by_default() -> Non
         (HEAD + TOPIC + "start = 'soon'", "number 1: start: "),
         (HEAD + TOPIC + "filter = 'a/#'\n" + TOPIC + "filter = 'a/b'", "'a/#' and 'a/b' on their way out"),
         (HEAD + TOPIC + "direction = 'both'\n" + TOPIC + "direction = 'in'", "'#' and '#' on their way in"),
+        (TWO.format("host"), "[other]: client_id = 'x': [site] has it at the same broker"),
         ("[site", "Expected ']'"),
     ],
 )
@@ -99,6 +105,10 @@ def test_what_is_wrong_is_told_with_its_place(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as error:
         read_definitions(text)
     assert told in str(error.value)
+
+
+def test_different_brokers_may_know_two_bridges_by_the_same_client_id() -> None:
+    assert len(read_definitions(TWO.format("elsewhere"))) == 2
 
 
 def test_what_goes_different_ways_may_overlap() -> None:

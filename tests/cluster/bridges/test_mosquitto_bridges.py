@@ -81,12 +81,19 @@ def test_what_is_not_carried_over_is_told_without_secrets() -> None:
         ("connection a\ntopic #", "line 1: the connection has no address"),
         ("connection a\naddress b\ntopic # up", "line 3: 'up' is no direction"),
         ("connection a\naddress b\nkeepalive_interval long", "line 3: 'long' is no number"),
+        ("connection a\naddress\ntopic #", "line 2: address has no value"),
+        ("connection a\naddress b\nrestart_timeout", "line 3: restart_timeout has no value"),
     ],
 )
 def test_what_is_no_configuration_is_told_with_its_line(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as error:
         carried_bridges(text)
     assert str(error.value).startswith(told)
+
+
+def test_the_longest_expiry_of_a_session_is_a_number() -> None:
+    text = "connection a\naddress b\nbridge_session_expiry_interval 4294967295\ntopic #\n"
+    assert read_definitions(carried_bridges(text).toml())[0].session_expiry_s == 0xFFFF_FFFF
 
 
 def test_two_of_one_name_get_two_names() -> None:
