@@ -2,7 +2,8 @@
 in batches. No I/O and no clock.
 
 A batch is what is at hand of a topic, with the same user properties, and no property else, of QoS 0 or 1 and not to be
-retained; with `batch_s` it waits for more. What cannot be in a batch goes behind what waits of its topic.
+retained; with `batch_s` it waits for more. What cannot be in a batch goes behind what waits of its topic. No batch is
+larger than the other side takes a packet.
 """
 
 from __future__ import annotations
@@ -22,25 +23,39 @@ from .sent_publications import Outbound
 
 # Topics of which a batch waits; beyond it all go.
 WAITING_TOPICS_MAX: Final = 256
+# Beside the messages at most: of a message its length and packet id, of a batch what stands before its topic and its
+# content.
+MESSAGE_HEAD_BYTES: Final = 7
+BATCH_HEAD_BYTES: Final = 16
 # Whose topic field is remembered.
 NAMES_MAX: Final = 10_000
 
 # A publication under its packet id (0: of QoS 0).
 Sent: TypeAlias = tuple[int, Outbound]
-# What is on its way in: the run that it came in, and its packet id.
-Arrived: TypeAlias = tuple[PublishRun, int]
+# What is on its way in: the run that it came in, its packet id, and the number of the connection.
+Arrived: TypeAlias = tuple[PublishRun, int, int]
 Session: TypeAlias = ClientSession[Arrived]
 
 
 class LinkEncoder:
-    """Of one connection. `session`: of one to a lexicast that speaks dictionaries, else None."""
+    """Of one connection. `session`: of one to a lexicast that speaks dictionaries, else None; `packet_bytes_max`: what
+    the other side takes, 0: any."""
 
-    def __init__(self, version: int, session: Session | None, batches: bool, batch_bytes: int, batch_s: float) -> None:
+    def __init__(
+        self,
+        version: int,
+        session: Session | None,
+        batches: bool,
+        batch_bytes: int,
+        batch_s: float,
+        packet_bytes_max: int = 0,
+    ) -> None:
         self._version = version
         self._session = session
         self._batches = batches and batch_bytes > 0
         self._batch_bytes = batch_bytes
         self._batch_s = batch_s
+        self._packet_bytes_max = packet_bytes_max
         self._waiting: OrderedDict[tuple[bytes, bytes], list[Sent]] = OrderedDict()
         self._waiting_bytes: dict[tuple[bytes, bytes], int] = {}
         self._named: dict[bytes, bytes] = {}
@@ -93,8 +108,11 @@ class LinkEncoder:
 
     def _gather(self, message: Sent, parts: list[bytes], now_s: float, now_us: int) -> None:
         topic, properties = message[1].topic, message[1].properties
-        key, size = (topic, properties), len(message[1].payload)
+        key, size = (topic, properties), MESSAGE_HEAD_BYTES + len(message[1].payload)
         waiting = self._waiting.get(key)
+        if waiting is not None and self._waiting_bytes[key] + size > self._content_bytes_max(key):
+            parts.append(self._batch(key, now_us))
+            waiting = None
         if waiting is None:
             parts += self._flush_topic(topic, now_us)  # what has other properties is before it
             waiting = self._waiting[key] = []
@@ -105,6 +123,12 @@ class LinkEncoder:
         self._waiting_bytes[key] += size
         if self._waiting_bytes[key] >= self._batch_bytes or len(waiting) >= MESSAGES_MAX:
             parts.append(self._batch(key, now_us))
+
+    def _content_bytes_max(self, key: tuple[bytes, bytes]) -> int:
+        most = self._batch_bytes
+        if self._packet_bytes_max:
+            most = min(most, self._packet_bytes_max - BATCH_HEAD_BYTES - len(key[0]) - len(key[1]))
+        return most
 
     def _flush_topic(self, topic: bytes, now_us: int) -> list[bytes]:
         if not self._waiting:

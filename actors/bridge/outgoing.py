@@ -22,6 +22,7 @@ from lexicast.cluster.points_in_time import parse_since
 from lexicast.cluster.properties import USER_PROPERTY
 
 from ..client.client import Client
+from ..client.entries import EXPIRY_S_MAX
 from ..client.messages import Message, Properties, pack_properties
 from ..client.subscription import Subscription
 from ..mqtt.codec import encode_acks, publish_size, write_properties
@@ -42,13 +43,14 @@ from ..mqtt.codec.packets import (
     PubComp,
     PubRec,
 )
+from ..mqtt.codec.properties import MESSAGE_EXPIRY_S
 from .counters import BridgeCounters
 from .dealt_positions import DealtPositions, ranges
 from .handshake import RemoteTerms
 from .link_encoder import LinkEncoder, Sent
 from .remote_link import RemoteLink
 from .sent_publications import Outbound, SentPublications
-from .share_feed import BridgeFeed
+from .share_feed import BridgeFeed, ExpiringMessage
 
 RETRY_FIRST_S: Final = 0.5
 RETRY_MOST_S: Final = 30.0
@@ -122,6 +124,11 @@ class OutgoingTopics:
     def under_way(self) -> int:
         """Dealt, and not acknowledged by the other broker."""
         return len(self._dealt)
+
+    @property
+    def refused_waiting(self) -> int:
+        """Refused by the other broker, and to be sent again before anything else."""
+        return len(self._refused)
 
     @property
     def repeats(self) -> int:
@@ -243,9 +250,10 @@ class OutgoingTopics:
         assert terms is not None  # a connection is there
         user = self._first if properties is None else onward(properties.user, self._own_id, self._remote_id)
         qos = min(message.qos, topic.qos, terms.qos_max)
-        plain = qos < 2 and not message.retain and (properties is None or _only_user(properties))
+        left_s = self._left_s(message)
+        plain = qos < 2 and not message.retain and left_s is None and (properties is None or _only_user(properties))
         name = self._maps[number].encoded(message.topic)
-        encoded = b"" if user is None else self._encoded(user, properties, plain)
+        encoded = b"" if user is None else self._encoded(user, properties, plain, left_s)
         outbound = Outbound(
             name,
             message.payload,
@@ -257,7 +265,9 @@ class OutgoingTopics:
             group,
             offset,
         )
-        if user is None:
+        if left_s == 0:
+            pass  # it has waited for longer than anybody is to get it
+        elif user is None:
             self._counters.looped_out += 1
         elif not name:
             self._counters.refused_out += 1
@@ -270,21 +280,29 @@ class OutgoingTopics:
         self._settle([outbound], counts=False)
         return None
 
+    def _left_s(self, message: Message) -> int | None:
+        """Whole seconds until nobody is to get it, rounded up; 0: that is over; None: it does not expire."""
+        if not isinstance(message, ExpiringMessage):
+            return None
+        left_us = message.expires_us - self._client.internals.clock.time_us()
+        return max(0, -(-left_us // 1_000_000))
+
     def _too_large(self, outbound: Outbound, terms: RemoteTerms) -> bool:
         if not terms.packet_bytes_max:
             return False
         size = publish_size(
             self._version, len(outbound.topic), len(outbound.payload), outbound.qos, outbound.properties
         )
-        return size > terms.packet_bytes_max
+        return size + terms.aware > terms.packet_bytes_max  # a payload to a lexicast has a tag
 
-    def _encoded(self, user: UserProperties, properties: Properties | None, plain: bool) -> bytes:
+    def _encoded(self, user: UserProperties, properties: Properties | None, plain: bool, left_s: int | None) -> bytes:
         """The properties of a PUBLISH; nothing in 3.1.1."""
         if self._version != V5:
             return b""
-        if not plain and properties is not None:
+        if left_s is not None or (not plain and properties is not None):
             packed = pack_properties(properties) or {}
-            return write_properties({**packed, USER_PROPERTY: list(user)})
+            expiry = {} if left_s is None else {MESSAGE_EXPIRY_S: min(left_s, EXPIRY_S_MAX)}
+            return write_properties({**packed, **expiry, USER_PROPERTY: list(user)})
         known = self._known.get(user)
         if known is None:
             if len(self._known) >= PROPERTIES_KNOWN_MAX:
@@ -297,7 +315,7 @@ class OutgoingTopics:
         if not part or link is None or encoder is None:
             return
         now_s = asyncio.get_running_loop().time()
-        if self._echoing:
+        if self._echoing and not dup:  # else it is counted already, and one too many would take another's
             for _, message in part:
                 if self._comes_back.mapped(message.topic) is not None:
                     self._echoes.published(message.topic, message.payload, now_s)

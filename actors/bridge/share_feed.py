@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from lexicast.cluster.blocks import Block
 from lexicast.cluster.bridges.hops import SHARE_PREFIX
 from lexicast.cluster.points_in_time import WireSince
 
 from ..client.group_feed import GroupHost, SettledFeed
+from ..client.messages import Message
 
 # Dealt and not done, at most: more than any window of the other side, less than a share has open.
 WINDOW: Final = 8_192
@@ -18,6 +20,16 @@ def bridge_share(name: str) -> str:
     return SHARE_PREFIX + name
 
 
+class ExpiringMessage(Message):
+    """A publication that nobody is to get after `expires_us`, microseconds since the epoch."""
+
+    __slots__ = ("expires_us",)
+
+    def __init__(self, expires_us: int, of: Message) -> None:
+        super().__init__(of.topic, of.payload, of.position, of.time, of.qos, of.retain, of.properties, of.publisher)
+        self.expires_us = expires_us
+
+
 class BridgeFeed(SettledFeed):
     """See the module's docstring."""
 
@@ -25,3 +37,21 @@ class BridgeFeed(SettledFeed):
 
     def __init__(self, host: GroupHost, bridge: str, filter: bytes, since: WireSince) -> None:
         super().__init__(host, bridge_share(bridge), filter, since, {"where": None, "window": WINDOW})
+
+    async def _decode(self) -> list[Message]:
+        block = self._buffer[0].block
+        messages = await super()._decode()
+        expires = _expiries(block)
+        return [_expiring(message, expires) for message in messages] if expires else messages
+
+
+def _expiries(block: Block) -> dict[int, int]:
+    """When the publications of a block expire that do, in microseconds since the epoch, by offset."""
+    if not any([run.expiry_ms for run in block.meta.runs]):
+        return {}
+    return {each.offset: block.time_us + 1_000 * each.expiry_ms for each in block.records() if each.expiry_ms}
+
+
+def _expiring(message: Message, expires: dict[int, int]) -> Message:
+    expires_us = expires.get(message.position.offset)
+    return message if expires_us is None else ExpiringMessage(expires_us, message)

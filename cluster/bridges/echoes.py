@@ -54,6 +54,10 @@ class Echoes:
             self._due[digest] = (count - 1, until_s)
         return True
 
+    def clear(self) -> None:
+        """None of them comes: the broker has lost the session to which it would have sent them."""
+        self._due.clear()
+
     def _forget(self, now_s: float) -> None:
         while self._due:
             digest, (count, until_s) = next(iter(self._due.items()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,3 +94,24 @@ def test_with_a_wait_more_joins_until_it_is_due() -> None:
 
 def test_what_is_sent_again_waits_for_nothing() -> None:
     assert contents(batching(0.5).encode([message(1), message(2)], 0.0, 0, dup=True)) == [("a", [1]), ("a", [2])]
+
+
+@given(st.lists(st.integers(20, 300), min_size=2, max_size=40))
+def test_no_packet_is_larger_than_the_other_side_takes(sizes: list[int]) -> None:
+    session: Session = ClientSession()
+    session.connected(True, batches=True)
+    most = 400
+    encoder = LinkEncoder(V5, session, True, 64 * 1024, 0.0, most)
+    random = Random(7)
+    sent = [
+        (
+            number + 1,
+            Outbound(b"a", random.randbytes(size), 1, False, write_properties({USER_PROPERTY: VIA}), True, 0, 0, 0),
+        )
+        for number, size in enumerate(sizes)
+    ]
+    data = encoder.encode(sent, 0.0, 0)
+    assert sorted(number for _, numbers in contents(data) for number in numbers) == list(range(1, len(sizes) + 1))
+    reader = PacketReader(most, version=V5)
+    list(reader.feed(data))
+    assert reader.error is None

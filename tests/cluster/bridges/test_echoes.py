@@ -44,6 +44,13 @@ def test_what_does_not_come_back_is_forgotten() -> None:
     assert not echoes.came(b"a", b"on", 11.0)
 
 
+def test_what_a_session_would_have_brought_goes_with_it() -> None:
+    echoes = Echoes()
+    echoes.published(b"a", b"on", 0.0)
+    echoes.clear()
+    assert not echoes.came(b"a", b"on", 0.0)
+
+
 def test_beyond_the_bound_the_oldest_is_forgotten_and_counted() -> None:
     echoes = Echoes(echoes_max=2)
     for number in range(3):
