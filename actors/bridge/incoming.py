@@ -1,9 +1,13 @@
 """From the other broker to this cluster: what comes is acknowledged once it is committed here.
 
 What has come waits in one queue, in order, and is published by one task, as much at a time as has gathered; so the
-order stays, whatever has to be tried again. What this cluster has no room for is tried again for as long as it takes
-(RETRY_S); meanwhile the queue fills, and what it does not take stays in the socket, and at last in the other broker's
-session, which is persistent.
+order stays (but where the cluster has room again in the midst of one turn). What this cluster has no room for is tried
+again for as long as it takes (RETRY_S); meanwhile the queue fills, and what it does not take stays in the socket, and
+at last in the other broker's session, which is persistent.
+
+An acknowledgement goes over the connection on which its publication came, and no other: the other broker sends again
+what it has none of [MQTT-4.4.0-1], and of two for one id the second would be taken for that of the id's next
+publication. What is sent again and is here is acknowledged in its turn, and not stored again.
 
 QoS 2: an id is remembered until it is released [MQTT-4.3.3-10], over any number of connections, not over the end of
 this process: what the other broker sends again then may be stored twice, as with QoS 1.
@@ -25,10 +29,11 @@ from lexicast.cluster.properties import carried
 
 from ..client.awaited_positions import PublishManyRefusedError
 from ..client.client import Client
+from ..client.entries import EXPIRY_S_MAX
 from ..client.messages import Properties, unpack_properties
 from ..mqtt.codec import encode_acks
 from ..mqtt.codec.packets import PUBACK, PUBCOMP, PUBREC, PublishRun
-from ..mqtt.codec.properties import MESSAGE_EXPIRY_S
+from ..mqtt.codec.properties import expiry_ms
 from .counters import BridgeCounters
 from .remote_link import RemoteLink
 
@@ -51,7 +56,7 @@ class _Waiting:
     expiry_s: float | None
     payloads: list[bytes]
     packet_ids: list[int] | None
-    session: int
+    connection: int
     size: int = 0
 
 
@@ -71,10 +76,11 @@ class IncomingTopics:
         self._records = self._bytes = 0
         self._arrived = asyncio.Event()
         self._paused = False
-        # Which of the other broker's sessions it is: what is of an older one is not acknowledged.
-        self._session = 0
-        # Of QoS 1 that are being stored, of QoS 2 that are not released.
+        # What came on an older one is not acknowledged. The other broker's session began with `_kept_since`.
+        self._connection = self._kept_since = 0
+        # Of this connection, and not acknowledged; of QoS 1, of the one before; of QoS 2 and not released.
         self._open: set[int] = set()
+        self._before: set[int] = set()
         self._unreleased: set[int] = set()
 
     @property
@@ -82,14 +88,26 @@ class IncomingTopics:
         """Publications that have come, and are not stored yet."""
         return self._records
 
+    @property
+    def connection(self) -> int:
+        """The number of the present connection, or of the last."""
+        return self._connection
+
+    def comes_again(self, connection: int) -> bool:
+        """Whether what came on that connection, and was not acknowledged, comes again on the present one."""
+        return self._kept_since <= connection < self._connection
+
     def connected(self, link: RemoteLink, remote_id: str, session_present: bool, echoing: bool) -> None:
         """A connection is there. `echoing`: what is published there comes back."""
         self._link, self._remote_id, self._echoing = link, remote_id, echoing
         self._paused = False
+        self._connection += 1
         if not session_present:
-            self._session += 1
+            self._kept_since = self._connection
             self._open.clear()
             self._unreleased.clear()
+        self._before = self._open - self._unreleased
+        self._open = set()
         self._look_for_room()
 
     def lost(self) -> None:
@@ -100,9 +118,27 @@ class IncomingTopics:
 
     def take(self, run: PublishRun, now_s: float) -> None:
         """Publications have come."""
-        run = self._fresh(run)
-        if not run.payloads:
+        ids = run.packet_ids
+        if ids is None or not (run.dup or run.qos == 2) or not any([self._is_repeat(run, each) for each in ids]):
+            self._take_fresh(run, now_s)
             return
+        for number, each in enumerate(ids):
+            part = _part(run, [number])
+            if not self._is_repeat(run, each):
+                self._take_fresh(part, now_s)
+            elif each not in self._open:
+                self._put(None, part, Properties())
+
+    def _is_repeat(self, run: PublishRun, packet_id: int) -> bool:
+        """Whether it is here already: of QoS 2 an id that was not released [MQTT-4.3.3-10], of QoS 1 one that comes
+        again and was not acknowledged."""
+        if run.qos == 2:
+            return packet_id in self._unreleased
+        return run.dup and (packet_id in self._open or packet_id in self._before)
+
+    def _take_fresh(self, run: PublishRun, now_s: float) -> None:
+        if run.qos == 2:
+            self._unreleased.update(run.packet_ids or ())
         name = self._topics.mapped(run.topic)
         properties = unpack_properties(carried(run.properties or {})) or Properties()
         user = onward(properties.user, self._remote_id, self._own_id)
@@ -121,7 +157,6 @@ class IncomingTopics:
 
     def pass_over(self, run: PublishRun) -> None:
         """They cannot be read: acknowledged in their turn, or they would come for ever."""
-        self._open.update(run.packet_ids or ())
         self._put(None, run, Properties())
 
     def released(self, packet_ids: list[int]) -> None:
@@ -129,26 +164,6 @@ class IncomingTopics:
         self._unreleased.difference_update(packet_ids)
         if self._link is not None:
             self._link.send(encode_acks(PUBCOMP, packet_ids))
-
-    def _fresh(self, run: PublishRun) -> PublishRun:
-        """Without what is here already: of QoS 2 an id that was not released [MQTT-4.3.3-10], of QoS 1 one that comes
-        again while it is being stored."""
-        ids = run.packet_ids
-        if ids is None:
-            return run
-        known = self._unreleased if run.qos == 2 else self._open if run.dup else ()
-        if known and any(each in known for each in ids):
-            if run.qos == 2 and self._link is not None:
-                stored = [each for each in ids if each in known and each not in self._open]
-                if stored:
-                    self._link.send(encode_acks(PUBREC, stored))
-            kept = [number for number, each in enumerate(ids) if each not in known]
-            run = _part(run, kept)
-            ids = run.packet_ids or []
-        self._open.update(ids)
-        if run.qos == 2:
-            self._unreleased.update(ids)
-        return run
 
     def _put_others(self, name: str, run: PublishRun, properties: Properties, now_s: float) -> None:
         """All of them, in order, since they are acknowledged in order [MQTT-4.6.0-2]; own ones are not stored."""
@@ -162,17 +177,19 @@ class IncomingTopics:
 
     def _put(self, name: str | None, run: PublishRun, properties: Properties) -> None:
         size = sum(map(len, run.payloads))
-        expiry_s = (run.properties or {}).get(MESSAGE_EXPIRY_S)
+        ids = run.packet_ids or ()
+        self._open.update(ids)
+        self._before.difference_update(ids)
         self._queue.append(
             _Waiting(
                 name,
                 run.qos,
                 run.retain,
                 properties,
-                None if expiry_s is None else float(expiry_s),
+                _expiry_s(run),
                 run.payloads,
                 run.packet_ids,
-                self._session,
+                self._connection,
                 size,
             )
         )
@@ -253,12 +270,18 @@ class IncomingTopics:
         """In the order in which they came [MQTT-4.6.0-2], [MQTT-4.6.0-3]."""
         link, parts = self._link, []
         for each in turn:
-            if each.packet_ids is None or each.session != self._session:
+            if link is None or each.packet_ids is None or each.connection != self._connection:
                 continue
             self._open.difference_update(each.packet_ids)
             parts.append(encode_acks(PUBACK if each.qos == 1 else PUBREC, each.packet_ids))
         if link is not None and parts:
             link.send(b"".join(parts))
+
+
+def _expiry_s(run: PublishRun) -> float | None:
+    """As this cluster takes it: above 0, and no more than it counts."""
+    expires_ms = expiry_ms(run.properties or {})
+    return min(expires_ms / 1_000, float(EXPIRY_S_MAX)) if expires_ms else None
 
 
 def _part(run: PublishRun, numbers: Sequence[int]) -> PublishRun:

@@ -21,7 +21,7 @@ from typing import Any, Final
 from lexicast.cluster.bridges.definitions import BridgeDefinition, BridgeSecrets
 from lexicast.cluster.bridges.echoes import Echoes
 from lexicast.cluster.bridges.topic_map import TopicMap
-from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.errors import TopicError, UnavailableError
 from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Lost, Step
 from lexicast.compression.wire import LOST_TOPIC
 
@@ -113,6 +113,7 @@ class BridgeServer:
         self._next_request = 0
         self._tells_bridge = definition.tells_bridge and self._version != V5
         self._started = self._subscribed = False
+        self._filters_refused: list[str] = []
         self._since_us = 0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -141,6 +142,8 @@ class BridgeServer:
             "compressed": self._terms is not None and self._terms.aware,
             "unacknowledged": self._outgoing.under_way,
             "waiting_in": self._incoming.waiting,
+            "refused_waiting": self._outgoing.refused_waiting,
+            "filters_refused": len(self._filters_refused),
             "repeats": self._outgoing.repeats,
             "echoes_forgotten": self._echoes.forgotten,
             "link_bytes_out": 0 if link is None else link.bytes_sent,
@@ -187,6 +190,7 @@ class BridgeServer:
             self._since_us = time.time_ns() // 1_000
             link.end("it is over")
             self._link = None
+            self._answers.clear()
 
     async def _open(self, link: RemoteLink) -> RemoteTerms:
         clean = self._definition.clean_start and not self._started
@@ -218,23 +222,22 @@ class BridgeServer:
 
     async def _subscribe(self, link: RemoteLink, terms: RemoteTerms) -> None:
         """What comes may come before it is answered. Raises UnavailableError."""
-        self._incoming.connected(link, self._remote_id(terms), terms.session_present, self._echoing)
-        steps = self._session.connected(terms.aware, terms.opted_out, terms.streams, terms.history, terms.batches)
-        if terms.aware:
-            link.send(bindings_packets(self._session.held()))
-        self._perform(steps)
         wanted = subscriptions_of(self._definition)
         # In 3.1.1 each SUBSCRIBE brings what is retained once more.
         if not wanted or (terms.session_present and self._subscribed and self._version != V5):
             return
+        self._filters_refused = []
         for filters in (wanted[at : at + 20] for at in range(0, len(wanted), 20)):
             suback = await self._answer(link, self._request(link, filters))
             if suback is None:
                 raise UnavailableError(link.reason)
+            if len(suback.reason_codes) != len(filters):
+                raise UnavailableError(f"it answers {len(filters)} filters with {len(suback.reason_codes)} codes")
             for number in failed(suback.reason_codes):
                 told = filters[number][0].decode()
+                self._filters_refused.append(told)
                 self.counters.error(f"the other broker does not let it subscribe to {told!r}")
-        self._subscribed = True
+        self._subscribed = not self._filters_refused
 
     def _request(self, link: RemoteLink, filters: list[tuple[bytes, SubscriptionOptions]]) -> asyncio.Future[SubAck]:
         packet_id = self._request_id()
@@ -256,7 +259,14 @@ class BridgeServer:
         self.counters.connects += 1
         definition = self._definition
         session = self._session if terms.aware else None
-        encoder = LinkEncoder(self._version, session, terms.batches, definition.batch_bytes, definition.batch_s)
+        encoder = LinkEncoder(
+            self._version,
+            session,
+            terms.batches,
+            definition.batch_bytes,
+            definition.batch_s,
+            terms.packet_bytes_max,
+        )
         link.keep_alive(terms.keep_alive_s)
         self._outgoing.connected(link, terms, encoder, self._version, self._remote_id(terms), self._echoing)
 
@@ -286,8 +296,7 @@ class BridgeServer:
         if isinstance(item, PubRel):
             self._incoming.released([item.packet_id])
         elif isinstance(item, ConnAck):
-            if self._connack is not None and not self._connack.done():
-                self._connack.set_result(item)
+            self._accepted(item)
         elif isinstance(item, SubAck):
             answer = self._answers.pop(item.packet_id, None)
             if answer is not None and not answer.done():
@@ -295,24 +304,48 @@ class BridgeServer:
         elif isinstance(item, Disconnect) and self._link is not None:
             self._link.end(f"it ends the connection, 0x{item.reason_code:02x}")
 
+    def _accepted(self, connack: ConnAck) -> None:
+        """What the other broker has kept may stand right behind it, in the same read: that is taken as of this
+        connection, with what it grants."""
+        link = self._link
+        if link is None or self._connack is None or self._connack.done():
+            return
+        self._connack.set_result(connack)
+        if refusal(connack):
+            return
+        terms = granted_terms(self._definition, connack)
+        if not terms.session_present:
+            self._echoes.clear()
+        self._incoming.connected(link, self._remote_id(terms), terms.session_present, self._echoing)
+        try:
+            steps = self._session.connected(terms.aware, terms.opted_out, terms.streams, terms.history, terms.batches)
+        except TopicError as error:
+            link.end(f"it names topics that are none: {error}")
+            return
+        if terms.aware:
+            link.send(bindings_packets(self._session.held()))
+        self._perform(steps)
+
     def _arrived(self, run: PublishRun, now_s: float) -> None:
         if not self._session.aware:
             self._incoming.take(run, now_s)
             return
         ids = run.packet_ids or [0] * len(run.payloads)
         for packet_id, payload in zip(ids, run.payloads, strict=True):
-            self._perform(self._session.incoming((run, packet_id), run.topic, payload, now_s))
+            arrived = (run, packet_id, self._incoming.connection)
+            self._perform(self._session.incoming(arrived, run.topic, payload, now_s))
 
     def _perform(self, steps: list[Step[Arrived]]) -> None:
         link, now_s = self._link, asyncio.get_running_loop().time()
         for step in steps:
             if isinstance(step, Deliver):
-                self._incoming.take(_single(step.item, step.payload), now_s)
+                if (run := self._single(step.item, step.payload)) is not None:
+                    self._incoming.take(run, now_s)
             elif isinstance(step, Fail):
                 self.counters.damaged += 1
                 self.counters.error(str(step.error))
-                if step.item is not None:
-                    self._incoming.pass_over(_single(step.item, b""))
+                if step.item is not None and (run := self._single(step.item, b"")) is not None:
+                    self._incoming.pass_over(run)
             elif link is None:
                 continue
             elif isinstance(step, Fetch):
@@ -322,15 +355,18 @@ class BridgeServer:
             else:
                 link.send_packet(Unsubscribe(self._request_id(), [step.topic]))
 
+    def _single(self, arrived: Arrived, payload: bytes) -> PublishRun | None:
+        """One of a run, decompressed. It may have waited for its dictionary since an older connection: then it comes
+        again, and this one is nobody's; or it is of a session that is over, where nobody waits for its
+        acknowledgement."""
+        run, packet_id, connection = arrived
+        if packet_id and self._incoming.comes_again(connection):
+            return None
+        ids = [packet_id] if packet_id and connection == self._incoming.connection else None
+        return PublishRun(run.topic, run.qos, run.retain, run.dup, run.properties, [payload], ids)
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             if self._terms is not None and self._terms.aware:
                 self._perform(self._session.tick(asyncio.get_running_loop().time()))
-
-
-def _single(arrived: Arrived, payload: bytes) -> PublishRun:
-    """One of a run, decompressed."""
-    run, packet_id = arrived
-    ids = [packet_id] if packet_id else None
-    return PublishRun(run.topic, run.qos, run.retain, run.dup, run.properties, [payload], ids)

@@ -261,7 +261,7 @@ def _of_broker(name: str, actor: dict[str, Any]) -> Iterator[str]:
 
 
 def _of_bridge(name: str, actor: dict[str, Any], time_s: float) -> Iterator[str]:
-    """One that is not connected, or is refused what it sends."""
+    """One that is not connected, or is refused what it sends or asks for."""
     if "error" in actor:
         return
     if not actor["connected"]:
@@ -269,6 +269,16 @@ def _of_bridge(name: str, actor: dict[str, Any], time_s: float) -> Iterator[str]
         yield (
             f"{name} is not connected to {actor['address']}{since} ({actor['last_error'] or 'it has just begun'}); it "
             "tries again by itself, and what is published meanwhile goes out then"
+        )
+    if waiting := actor["refused_waiting"]:
+        yield (
+            f"{name}: {actor['address']} refuses {waiting:,} publications, which are sent again until it takes them, "
+            f"before anything else (last: {actor['last_error']}): look at that broker"
+        )
+    if filters := actor["filters_refused"]:
+        yield (
+            f"{name}: {actor['address']} does not let it subscribe to {filters} of its filters (last: "
+            f"{actor['last_error']}): look at its rights there"
         )
     if refused := actor["refused_out"] + actor["refused_in"]:
         yield f"{name}: {refused:,} publications were refused for good (last: {actor['last_error']})"

@@ -29,9 +29,16 @@ from lexicast.actors.mqtt.codec.packets import (
     SubAck,
     Subscribe,
 )
-from lexicast.actors.mqtt.codec.properties import MAXIMUM_PACKET_BYTES, RECEIVE_MAXIMUM
+from lexicast.actors.mqtt.codec.properties import (
+    MAXIMUM_PACKET_BYTES,
+    MESSAGE_EXPIRY_S,
+    RECEIVE_MAXIMUM,
+    USER_PROPERTY,
+)
+from lexicast.compression.wire import ALIAS_TOPIC, AliasTable
+from lexicast.compression.wire import USER_PROPERTY as DICTIONARIES
 
-from ...support.bridge_harness import bridge, client_of, definition
+from ...support.bridge_harness import Room, bridge, client_of, definition
 from ...support.harness import Cluster, eventually
 from ...support.mqtt_harness import HOST, Message, flat
 
@@ -48,7 +55,11 @@ class Scripted:
         self.published: list[Message] = []
         self.released: list[int] = []
         self.acknowledged: list[int] = []
+        self.completed: list[int] = []
+        # What is sent in one write with an accepting CONNACK.
+        self.behind: list[Any] = []
         self.suback = 1
+        self.subacks = 1
         self.port = 0
         self._writers: list[asyncio.StreamWriter] = []
         self._version = V5
@@ -70,25 +81,27 @@ class Scripted:
             if answer is None:
                 self._writers[-1].close()
             else:
-                self.send(answer)
+                self.send(answer, *self.behind)
         elif isinstance(packet, Message):
             self.published.append(packet)
             answer = self.on_publish(packet)
             if answer is not None:
                 self.send(answer)
         elif isinstance(packet, Subscribe):
-            self.send(SubAck(packet.packet_id, [self.suback] * len(packet.filters)))
-        elif isinstance(packet, PubAck):
+            self.send(SubAck(packet.packet_id, [self.suback] * len(packet.filters) * self.subacks))
+        elif isinstance(packet, PubAck | PubRec):
             self.acknowledged.append(packet.packet_id)
+        elif isinstance(packet, PubComp):
+            self.completed.append(packet.packet_id)
         elif isinstance(packet, PingReq):
             self.send(PingResp())
         elif type(packet).__name__ == "PubRel":
             self.released.append(packet.packet_id)
             self.send(PubComp(packet.packet_id))
 
-    def send(self, packet: Any) -> None:
-        """To whoever came last."""
-        self._writers[-1].write(encode_packet(packet, self._version))
+    def send(self, *packets: Any) -> None:
+        """To whoever came last, in one write."""
+        self._writers[-1].write(b"".join([encode_packet(packet, self._version) for packet in packets]))
 
     def cut(self) -> None:
         """The connection is gone."""
@@ -155,12 +168,14 @@ async def test_what_there_is_no_room_for_is_sent_again_in_order(here: tuple[Clus
             await eventually(lambda: len(broker.engine.shares) == 1)
             await bus.publish_many([("out/x", b"%d" % n) for n in range(100)])
             await eventually(lambda: server.status()["retried_out"] > 100)
+            await eventually(lambda: server.status()["refused_waiting"] == 100)
             is_full = False
             await eventually(lambda: len(taken) == 100)
             assert taken == [b"%d" % n for n in range(100)]
             await eventually(lambda: server.status()["unacknowledged"] == 0)
             assert (server.status()["sent"], server.status()["refused_out"]) == (100, 0)
             assert "0x97" in server.status()["last_error"]
+            assert server.status()["refused_waiting"] == 0
 
 
 async def test_what_it_will_never_take_is_told_and_passed_over(here: tuple[Cluster, BrokerServer]) -> None:
@@ -291,6 +306,169 @@ async def test_a_filter_that_it_does_not_let_in_is_told(here: tuple[Cluster, Bro
         async with bridge(cluster, broker, definition(there.port, topics)) as server:
             await eventually(lambda: server.status()["connected"])
             assert server.status()["last_error"] == "the other broker does not let it subscribe to 'in/#'"
+            assert server.status()["filters_refused"] == 1
+
+
+async def test_a_suback_with_more_codes_than_filters_ends_the_connection_alone(
+    here: tuple[Cluster, BrokerServer],
+) -> None:
+    cluster, broker = here
+    async with scripted() as there:
+        there.subacks = 2
+        topics = "[{ filter = 'in/#', direction = 'in' }]"
+        async with bridge(cluster, broker, definition(there.port, topics)) as server:
+            await eventually(lambda: server.status()["errors"] > 1)
+            assert server.status()["last_error"] == "it answers 1 filters with 2 codes"
+            there.subacks = 1
+            await eventually(lambda: server.status()["connected"])
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_what_comes_in_one_read_with_the_connack_is_of_that_connection(
+    here: tuple[Cluster, BrokerServer], qos: int
+) -> None:
+    cluster, broker = here
+    async with scripted() as there:
+        there.connack = lambda _: ConnAck(session_present=True)
+        there.behind = [Publish(b"in/x", b"kept", qos, packet_id=7), AckRun(PUBREL, [8])]
+        topics = f"[{{ filter = 'in/#', direction = 'in', qos = {qos} }}]"
+        async with (
+            client_of(cluster, broker) as bus,
+            bus.subscribe("in/#") as local,
+            bridge(cluster, broker, definition(there.port, topics)) as server,
+        ):
+            message = await anext(local)
+            assert message.properties is not None
+            assert message.properties.user == (("lexicast-via", f"{HOST}:{there.port}"),)
+            await eventually(lambda: there.acknowledged == [7])
+            assert there.completed == [8]
+            # Its acknowledgement is lost: what has been stored is acknowledged again, not stored again.
+            there.behind = [Publish(b"in/x", b"kept", qos, dup=True, packet_id=7)]
+            if qos == 2:
+                there.cut()
+                await eventually(lambda: there.acknowledged == [7, 7])
+            await bus.publish("in/x", b"end")
+            assert (await anext(local)).payload == b"end"
+            assert server.status()["received"] == 1
+
+
+async def test_what_is_stored_while_the_connection_is_lost_is_acknowledged_when_it_comes_again(
+    here: tuple[Cluster, BrokerServer],
+) -> None:
+    """Once, over the new connection: a second acknowledgement would be taken for that of the id's next one."""
+    cluster, broker = here
+    async with scripted() as there:
+        there.connack = lambda _: ConnAck(session_present=len(there.connects) > 1)
+        topics = "[{ filter = 'in/#', direction = 'in' }]"
+        async with (
+            client_of(cluster, broker) as bus,
+            bus.subscribe("in/#") as local,
+            bridge(cluster, broker, definition(there.port, topics)) as server,
+        ):
+            await eventually(lambda: server.status()["connected"])
+            room = Room(cluster)
+            room.is_full = True
+            there.send(Publish(b"in/x", b"once", 1, packet_id=7))
+            await eventually(lambda: server.status()["waiting_in"] == 1)
+            there.cut()
+            await eventually(lambda: server.status()["connects"] == 2 and server.status()["connected"])
+            room.is_full = False
+            assert (await anext(local)).payload == b"once"
+            await eventually(lambda: server.status()["waiting_in"] == 0)
+            there.send(Publish(b"in/x", b"once", 1, dup=True, packet_id=7))
+            await eventually(lambda: bool(there.acknowledged))
+            there.send(Publish(b"in/x", b"another", 1, packet_id=7))
+            assert (await anext(local)).payload == b"another"
+            await eventually(lambda: there.acknowledged == [7, 7])
+
+
+async def test_what_waits_for_a_dictionary_over_a_cut_is_acknowledged_once(
+    here: tuple[Cluster, BrokerServer],
+) -> None:
+    cluster, broker = here
+    async with scripted() as there:
+        asked = {USER_PROPERTY: [DICTIONARIES]}
+        there.connack = lambda _: ConnAck(session_present=len(there.connects) > 1, properties=asked)
+        aliases = AliasTable()
+        alias = aliases.alias_for(123_456)
+        binding = Publish(ALIAS_TOPIC, aliases.binding(alias).pack())
+        topics = "[{ filter = 'in/#', direction = 'in' }]"
+        async with bridge(cluster, broker, definition(there.port, topics)) as server:
+            server._session._fetch_s = 0.3
+            await eventually(lambda: server.status()["connected"])
+            there.send(binding, Publish(b"in/x", bytes((alias,)) + b"unreadable", 1, packet_id=7))
+            await eventually(lambda: server._session.waiting == 1)
+            there.cut()
+            await eventually(lambda: server.status()["connects"] == 2 and server.status()["connected"])
+            there.send(binding, Publish(b"in/x", bytes((alias,)) + b"unreadable", 1, dup=True, packet_id=7))
+            await eventually(lambda: server.status()["damaged"] == 2)
+            there.send(Publish(b"in/x", b"\0plain", 1, packet_id=8))
+            await eventually(lambda: 8 in there.acknowledged)
+            assert there.acknowledged == [7, 8]
+
+
+@pytest.mark.parametrize("expiry_s", [0xFFFF_FFFF, 60, 0])
+async def test_every_expiry_of_mqtt_is_taken(here: tuple[Cluster, BrokerServer], expiry_s: int) -> None:
+    cluster, broker = here
+    async with scripted() as there:
+        topics = "[{ filter = 'in/#', direction = 'in' }]"
+        async with (
+            client_of(cluster, broker) as bus,
+            bus.subscribe("in/#") as local,
+            bridge(cluster, broker, definition(there.port, topics)) as server,
+        ):
+            await eventually(lambda: server.status()["connected"])
+            there.send(Publish(b"in/x", b"1", 1, packet_id=1, properties={MESSAGE_EXPIRY_S: expiry_s}))
+            assert (await anext(local)).payload == b"1"
+            await eventually(lambda: there.acknowledged == [1])
+            assert (server.status()["received"], server.status()["refused_in"]) == (1, 0)
+
+
+async def test_what_is_left_until_it_expires_goes_along_and_what_has_expired_does_not_go(
+    here: tuple[Cluster, BrokerServer],
+) -> None:
+    cluster, broker = here
+    async with scripted() as there:
+        there.connack = lambda _: None  # not yet
+        async with bridge(cluster, broker, definition(there.port, OUT)) as server, client_of(cluster, broker) as bus:
+            await eventually(lambda: len(broker.engine.shares) == 1)
+            await bus.publish("out/x", b"too late", expiry_s=0.5)
+            await bus.publish("out/x", b"in time", expiry_s=3_600, properties={"unit": "K"})
+            await bus.publish("out/x", b"for ever")
+            await eventually(lambda: server.status()["unacknowledged"] > 0)
+            await asyncio.sleep(0.6)
+            there.connack = lambda _: ConnAck()
+            await eventually(lambda: server.status()["sent"] == 2)
+            assert [each.payload for each in there.published] == [b"in time", b"for ever"]
+            expiries = [each.properties.get(MESSAGE_EXPIRY_S) for each in there.published]
+            assert 3_500 < expiries[0] <= 3_600
+            assert expiries[1] is None
+            assert ("unit", "K") in [tuple(pair) for pair in there.published[0].properties[USER_PROPERTY]]
+            await eventually(lambda: server.status()["unacknowledged"] == 0)
+
+
+async def test_what_is_sent_again_is_not_counted_twice_as_coming_back(here: tuple[Cluster, BrokerServer]) -> None:
+    """Else the next of somebody else's with the same topic and payload would be taken for it, and lost."""
+    cluster, broker = here
+    async with scripted() as there:
+        there.connack = lambda connect: ConnAck(session_present=len(there.connects) > 1)
+        there.on_publish = lambda m: PubAck(m.packet_id) if m.dup else None
+        topics = "[{ filter = '#', direction = 'both' }]"
+        fields = "protocol = '3.1.1'\ntells_bridge = false"
+        async with (
+            bridge(cluster, broker, definition(there.port, topics, fields)) as server,
+            client_of(cluster, broker) as bus,
+        ):
+            await eventually(lambda: len(broker.engine.shares) == 1 and server.status()["connected"])
+            await bus.publish("a", b"on")
+            await eventually(lambda: len(there.published) == 1)
+            there.cut()
+            await eventually(lambda: server.status()["sent"] == 1)
+            async with bus.subscribe("#") as local:
+                there.send(Publish(b"a", b"on", 1, packet_id=1))
+                there.send(Publish(b"a", b"on", 1, packet_id=2))
+                assert (await anext(local)).payload == b"on"
+            assert server.status()["looped_in"] == 1
 
 
 def _refusing_bridges(refusal: ConnAck | None, connect: Connect) -> ConnAck | None:

@@ -417,10 +417,17 @@ def test_status_shows_each_bridge_and_warns_of_one_that_is_away() -> None:
     counts = dict.fromkeys(("looped_out", "looped_in", "retried_out", "retried_in", "refused_out", "refused_in"), 0)
     bridge = {"address": "mqtt://broker.example", "connected": True, "since_us": 1, "last_error": "", **counts}
     bridge |= {"sent": 12_345, "received": 678, "errors": 0, "lag_records": 90, "echoes_forgotten": 0}
+    bridge |= {"refused_waiting": 0, "filters_refused": 0}
     away = {**bridge, "connected": False, "last_error": "it cannot be reached", "refused_out": 3}
     now = told(100.0, 0)
     assert "bridges" not in shown(now)
-    now["bridges"] = {"bridge-a": bridge, "bridge-b": away, "bridge-c": {"error": "starting", "fate": GONE}}
+    refused = {**bridge, "refused_waiting": 7, "filters_refused": 2, "last_error": "0x83"}
+    now["bridges"] = {
+        "bridge-a": bridge,
+        "bridge-b": away,
+        "bridge-d": refused,
+        "bridge-c": {"error": "starting", "fate": GONE},
+    }
     text = shown(now)
     rows = [line.split() for line in text.splitlines()]
     (row,) = [row for row in rows if row[:2] == ["bridge-a", "mqtt://broker.example"]]
@@ -429,6 +436,9 @@ def test_status_shows_each_bridge_and_warns_of_one_that_is_away() -> None:
     lines = [line for line in warnings(now) if line.startswith("bridge-b")]
     assert "is not connected to mqtt://broker.example for 1 min (it cannot be reached)" in lines[0]
     assert "3 publications were refused for good" in lines[1]
+    lines = [line for line in warnings(now) if line.startswith("bridge-d")]
+    assert "refuses 7 publications, which are sent again until it takes them" in lines[0]
+    assert "does not let it subscribe to 2 of its filters (last: 0x83)" in lines[1]
 
 
 def test_status_fits_a_terminal_of_80_columns() -> None:
