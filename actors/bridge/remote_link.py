@@ -149,7 +149,7 @@ async def dial_remote(
 ) -> RemoteLink:
     """Connect. Raises UnavailableError: why it cannot be reached."""
     host, port = definition.endpoint
-    named = host if context is not None and context.check_hostname else ("" if context is not None else None)
+    named = None if context is None else host  # told to the other side (SNI), whether it is verified or not
     try:
         async with asyncio.timeout(DIAL_S):
             _, link = await asyncio.get_running_loop().create_connection(
@@ -157,6 +157,8 @@ async def dial_remote(
             )
     except TimeoutError:
         raise UnavailableError(f"{host}:{port} does not answer within {DIAL_S:.0f} s") from None
+    except ssl.SSLCertVerificationError as error:
+        raise UnavailableError(f"{host}:{port}: its certificate is not accepted: {error.verify_message}") from None
     except ssl.SSLError as error:
         raise UnavailableError(f"{host}:{port}: TLS fails: {error.reason or error}") from None
     except OSError as error:

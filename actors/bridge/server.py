@@ -112,6 +112,8 @@ class BridgeServer:
         self._answers: dict[int, asyncio.Future[SubAck]] = {}
         self._next_request = 0
         self._tells_bridge = definition.tells_bridge and self._version != V5
+        # It has let one in that said it: where it closes now there is another reason.
+        self._knows_bridges = False
         self._started = self._subscribed = False
         self._filters_refused: list[str] = []
         self._since_us = 0
@@ -198,13 +200,15 @@ class BridgeServer:
         tells = self._tells_bridge
         link.send_packet(connect_of(self._definition, self._secrets, self._own_id, clean, tells))
         connack = await self._answer(link, self._connack)
-        if connack is None or refuses_version(connack):
+        if (connack is None and not self._knows_bridges) or (connack is not None and refuses_version(connack)):
             # A broker that knows no bridges closes, or says that it does not speak this protocol.
             self._tells_bridge = self._definition.tells_bridge and self._version != V5 and not tells
+            self._subscribed = False
         if connack is None:
             raise UnavailableError(link.reason)
         if why := refusal(connack):
             raise UnavailableError(why)
+        self._knows_bridges = self._knows_bridges or tells
         return granted_terms(self._definition, connack)
 
     async def _answer(self, link: RemoteLink, answer: asyncio.Future[Any]) -> Any:

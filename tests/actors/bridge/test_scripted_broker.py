@@ -243,6 +243,21 @@ async def test_the_bridge_bit_is_left_out_where_it_is_refused(here: tuple[Cluste
                 assert server.status()["looped_in"] == 1
 
 
+async def test_a_broker_that_knew_bridges_is_told_of_one_again_whatever_has_closed_the_connection(
+    here: tuple[Cluster, BrokerServer],
+) -> None:
+    """Else nothing would come back, what others publish alike would be taken for what has, and be lost."""
+    cluster, broker = here
+    fields, topics = "protocol = '3.1.1'", "[{ filter = '#', direction = 'both' }]"
+    async with scripted() as there:
+        there.connack = lambda _: None if len(there.connects) in (2, 3) else ConnAck(len(there.connects) > 1)
+        async with bridge(cluster, broker, definition(there.port, topics, fields)) as server:
+            await eventually(lambda: server.status()["connected"])
+            there.cut()
+            await eventually(lambda: server.status()["connects"] == 2 and server.status()["connected"])
+            assert [each.bridge for each in there.connects] == [True] * 4
+
+
 async def test_a_bridge_that_begins_anew_releases_what_it_may_have_had_under_way(
     here: tuple[Cluster, BrokerServer],
 ) -> None:

@@ -59,9 +59,14 @@ async def test_it_shows_its_certificate_and_believes_whom_it_is_told_to(tmp_path
             await eventually(lambda: len(broker.engine.shares) == 1)
             await bus.publish("a/b", b"encrypted")
             assert [each.payload for each in await reader.messages(1)] == [b"encrypted"]
-        for ca, shown in ((other.path("ca", "crt"), own), (made.path("ca", "crt"), "")):
+        refusals = (
+            (other.path("ca", "crt"), own, "its certificate is not accepted: "),
+            (made.path("ca", "crt"), "", "certificate"),
+        )
+        for ca, shown, told in refusals:
             ((definition, secrets),) = read_bridges(written(ca, shown))
             async with bridge(cluster, broker, definition, secrets) as server:
                 await eventually(lambda: server.status()["errors"] > 1)
                 assert not server.status()["connected"]
+                assert told in server.status()["last_error"]
         await close_clients()
