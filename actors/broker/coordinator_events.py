@@ -67,7 +67,12 @@ class CoordinatorEvents:
 
     def on_deal(self, share: str, filter: bytes, rows: Any) -> None:
         """Members of a share are dealt records."""
-        self._shares.dealt(share, filter, rows)
+        writes = self.live.writes
+        writes.begin()
+        try:
+            self._shares.dealt(share, filter, rows)
+        finally:
+            writes.end()
 
     def on_room(self) -> None:
         """A pipeline has room again."""

@@ -3,8 +3,9 @@
 `heads` says, group by group, up to where everything that concerns this broker has been delivered: the cursor of whoever
 is live. Blocks go to the fan-out and into the cache; those that need a dictionary which the broker lacks wait for it.
 
-What several blocks of one message bring a connection goes out as one write (`LiveWrites`): a fleet's turn is up to a
-hundred blocks, one a group, and uvloop's writes are calls of the kernel, some 10 us each.
+What several blocks of one message bring a connection, or a Python client's link, goes out as one write (`LiveWrites`):
+a fleet's turn is up to a hundred blocks, one a group, and uvloop's writes are calls of the kernel, some 10 us each. So
+does what a share deals.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ log = logging.getLogger(__name__)
 class Gathers(Protocol):
     """A subscriber whose writes can wait."""
 
-    closed: bool
+    @property
+    def closed(self) -> bool:
+        """It takes no more."""
+        ...
 
     def send_gathered(self) -> None:
         """Send what it was given to write since `LiveWrites.on`."""

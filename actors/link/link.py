@@ -137,6 +137,11 @@ class Link(asyncio.Protocol):
         if self._transport is not None and not self.closed:
             self._gathered.hold(self._pack(message))
 
+    def gather_packed(self, parts: bytes) -> None:
+        """`gather` of messages that are msgpack already."""
+        if self._transport is not None and not self.closed:
+            self._gathered.hold(parts)
+
     def flush(self) -> None:
         """Send what was gathered."""
         self._gathered.flush()

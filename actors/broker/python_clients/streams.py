@@ -121,6 +121,7 @@ class ClientStreams:
         self._subscriptions = engine.subscriptions
         self._link = link
         self._writes = engine.live.writes
+        self._gathers = False
         self._streams: dict[int, LinkStream | SampleStream] = {}
         self._feeds: dict[int, RetainedFeed] = {}
         # Those that are members of consumer groups.
@@ -143,9 +144,29 @@ class ClientStreams:
         self._writes.sent_bytes += len(data)
         self.send_packed(data)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the link has ended."""
+        return self._link.closed
+
     def send_packed(self, data: bytes) -> None:
-        """Send a packed message; a full socket puts all streams behind."""
-        self._link.send_packed(data)
+        """Send a packed message, with others that `LiveWrites` gathers; a full socket puts all streams behind."""
+        if self._writes.on:
+            if not self._gathers:
+                self._gathers = True
+                self._writes.add(self)
+            self._link.gather_packed(data)
+        else:
+            self._link.send_packed(data)
+        self._block_if_full()
+
+    def send_gathered(self) -> None:
+        """See `LiveWrites`."""
+        self._gathers = False
+        self._link.flush()
+        self._block_if_full()
+
+    def _block_if_full(self) -> None:
         if not self._link.writable:
             for stream in (*self._streams.values(), *self.members.values()):
                 stream.block()

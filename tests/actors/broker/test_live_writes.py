@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Awaitable
+from types import SimpleNamespace
 from typing import Any, cast
 
+import msgpack
 import pytest
 
 from lexicast.actors.broker.catching_up.block_cache import BlockCache
 from lexicast.actors.broker.content.content_fanout import ContentFanout
 from lexicast.actors.broker.content.predicate_table import PredicateTable
+from lexicast.actors.broker.coordinator_events import CoordinatorEvents
+from lexicast.actors.broker.coordinators import Coordinators
 from lexicast.actors.broker.dictionaries.keeper import DictionaryKeeper
 from lexicast.actors.broker.encoding import BlockView, Encoder, Grant, Kind
 from lexicast.actors.broker.fanout import Fanout
 from lexicast.actors.broker.live_delivery import LiveDelivery
 from lexicast.actors.broker.pipelines.stored_compression import StoredCompression
+from lexicast.actors.broker.python_clients.group_streams import GroupStream
+from lexicast.actors.broker.python_clients.streams import ClientStreams, LinkStream
 from lexicast.actors.broker.security.rights import Rights
+from lexicast.actors.broker.shares.shared_members import SharedMembers, ShareKey, _Joined
 from lexicast.actors.broker.subscriber import Subscriber
+from lexicast.actors.link.gathered_writes import GatheredWrites
 from lexicast.actors.mqtt import subscriber as mqtt_subscriber
 from lexicast.actors.mqtt.codec import PacketReader
 from lexicast.actors.mqtt.codec.packets import PublishRun
@@ -41,6 +49,8 @@ class Engine:
         parts = (self.aliases, compression, cache, self.fanout, ContentFanout(PredicateTable(), 100), self.encoder)
         self.live = LiveDelivery(SystemClock(), dictionaries, self._fetch, *parts)
         self.subscriptions = self
+        self.shares = SharedMembers(Coordinators(100, 100, 1.0), 1.0, self.view)
+        self.now_us = 0
 
     def _fetch(self, dictionary: int) -> Awaitable[object]:
         raise AssertionError("there are none")
@@ -82,6 +92,62 @@ async def test_the_blocks_of_one_message_are_one_write_a_connection(qos: int) ->
     engine.live.on_blocks([wire(3, b"3", qos)])
     assert payloads(everything) == [[b"0", b"1", b"2"], [b"3"]]
     assert payloads(some) == [[b"1"]]
+
+
+class LinkOfClient:
+    """A Python client's; `written`: write by write."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.closed, self.writable = False, True
+        self._gathered = GatheredWrites(self.send_packed)
+        self.gather_packed, self.flush = self._gathered.hold, self._gathered.flush
+
+    def send_packed(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def blocks(self) -> list[list[int]]:
+        """The groups of the blocks, write by write."""
+        found = []
+        for data in self.written:
+            unpacker = msgpack.Unpacker(use_list=False)
+            unpacker.feed(data)
+            found.append([Block.from_wire(wire).group for _, _, wires in unpacker for wire in wires])
+        return found
+
+
+async def test_the_blocks_of_one_message_are_one_write_to_a_python_client() -> None:
+    engine, link = Engine(), LinkOfClient()
+    client = ClientStreams(cast(Any, engine), cast(Any, link))
+    streams = [LinkStream(cast(Any, engine), client, number, False, False) for number in (1, 2)]
+    engine.fanout.insert({b"#": Grant()}, streams[0])
+    engine.fanout.insert({b"t/1": Grant()}, streams[1])
+    engine.live.on_blocks([wire(group, b"%d" % group, 1) for group in range(3)])
+    engine.live.on_blocks([wire(3, b"3", 1)])
+    assert link.blocks() == [[0, 1, 1, 2], [3]]
+
+
+async def test_what_a_share_deals_is_one_write_to_a_python_client() -> None:
+    engine, link = Engine(), LinkOfClient()
+    client = ClientStreams(cast(Any, engine), cast(Any, link))
+    stream = client.members[1] = GroupStream(cast(Any, engine), client, 1, "s", b"#", Grant())
+    engine.shares._members[ShareKey("s", b"#", "me")] = _Joined(stream, 10, False)
+    others = dict.fromkeys(("stored_compression", "dictionaries", "coordinators", "event_columns"))
+    subscriptions = SimpleNamespace(filters=None, choosing=None)
+    known = SimpleNamespace(live=engine.live, shares=engine.shares, subscriptions=subscriptions, **others)
+    events = CoordinatorEvents(cast(Any, known), {}, cast(Any, None), cast(Any, None))
+
+    def deal(groups: range) -> None:
+        events.on_deal("s", b"#", tuple([(wire(group, b"%d" % group, 1), (("me", None),)) for group in groups]))
+
+    deal(range(3))
+    assert link.blocks() == [[0, 1, 2]]
+    link.writable = False  # what comes now waits, but for the first, which shows that it is full
+    deal(range(3, 6))
+    assert link.blocks() == [[0, 1, 2], [3]]
+    link.writable = True
+    client.drained()
+    assert [group for part in link.blocks() for group in part] == list(range(6))
 
 
 async def test_no_write_grows_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
