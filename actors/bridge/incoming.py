@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
 
 from lexicast.cluster.bridges.echoes import Echoes
 from lexicast.cluster.bridges.hops import onward
@@ -31,6 +31,7 @@ from ..client.awaited_positions import PublishManyRefusedError
 from ..client.client import Client
 from ..client.entries import EXPIRY_S_MAX
 from ..client.messages import Properties, unpack_properties
+from ..client.publisher import CHUNK
 from ..mqtt.codec import encode_acks
 from ..mqtt.codec.packets import PUBACK, PUBCOMP, PUBREC, PublishRun
 from ..mqtt.codec.properties import expiry_ms
@@ -41,23 +42,28 @@ RETRY_S: Final = 1.0
 # Waiting to be stored; beyond it the socket is not read.
 QUEUE_RECORDS_MAX: Final = 8_192
 QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024
-# Published at a time.
+# Published at a time, by calls of so many, of which each is taken whole or not at all.
 TURN_RECORDS: Final = 4_096
+CALL_RECORDS: Final = CHUNK
+
+
+# What publications agree in that are published by one call: QoS, retain, expiry in seconds, properties.
+Kind: TypeAlias = tuple[int, bool, float | None, Properties]
+# Topic and payload.
+Pair: TypeAlias = tuple[str, bytes]
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """Publications that agree in all but payload and id. `topic` None: not to be stored, acknowledged only."""
+    """Publications of one kind, of one connection, as they came. `is_stored` False: they are acknowledged only."""
 
-    topic: str | None
-    qos: int
-    retain: bool
-    properties: Properties
-    expiry_s: float | None
-    payloads: list[bytes]
-    packet_ids: list[int] | None
+    kind: Kind
+    is_stored: bool
     connection: int
+    records: int = 0
     size: int = 0
+    messages: list[Pair] = field(default_factory=list)
+    packet_ids: list[int] = field(default_factory=list)
 
 
 class IncomingTopics:
@@ -72,6 +78,8 @@ class IncomingTopics:
         self._link: RemoteLink | None = None
         self._remote_id = ""
         self._echoing = False
+        # Of what comes without properties.
+        self._usual = Properties()
         self._queue: deque[_Waiting] = deque()
         self._records = self._bytes = 0
         self._arrived = asyncio.Event()
@@ -100,6 +108,7 @@ class IncomingTopics:
     def connected(self, link: RemoteLink, remote_id: str, session_present: bool, echoing: bool) -> None:
         """A connection is there. `echoing`: what is published there comes back."""
         self._link, self._remote_id, self._echoing = link, remote_id, echoing
+        self._usual = Properties(user=onward((), remote_id, self._own_id) or ())
         self._paused = False
         self._connection += 1
         if not session_present:
@@ -140,16 +149,18 @@ class IncomingTopics:
         if run.qos == 2:
             self._unreleased.update(run.packet_ids or ())
         name = self._topics.mapped(run.topic)
-        properties = unpack_properties(carried(run.properties or {})) or Properties()
-        user = onward(properties.user, self._remote_id, self._own_id)
         if name is None:
             self._counters.refused_in += len(run.payloads)
             topic = run.topic.decode(errors="replace")
             self._counters.error(f"{topic!r} has no name here: `remote` taken off, `local` put before it")
-        elif user is None:
-            self._counters.looped_in += len(run.payloads)
-            name = None
-        properties = replace(properties, user=user or ())
+        properties = self._usual
+        if run.properties:
+            properties = unpack_properties(carried(run.properties)) or Properties()
+            user = onward(properties.user, self._remote_id, self._own_id)
+            if name is not None and user is None:
+                self._counters.looped_in += len(run.payloads)
+                name = None
+            properties = replace(properties, user=user or ())
         if name is not None and self._echoing:
             self._put_others(name, run, properties, now_s)
         else:
@@ -176,24 +187,27 @@ class IncomingTopics:
             self._put(None if is_own else name, _part(run, [number]), properties)
 
     def _put(self, name: str | None, run: PublishRun, properties: Properties) -> None:
-        size = sum(map(len, run.payloads))
-        ids = run.packet_ids or ()
-        self._open.update(ids)
-        self._before.difference_update(ids)
-        self._queue.append(
-            _Waiting(
-                name,
-                run.qos,
-                run.retain,
-                properties,
-                _expiry_s(run),
-                run.payloads,
-                run.packet_ids,
-                self._connection,
-                size,
-            )
-        )
-        self._records += len(run.payloads)
+        kind: Kind = (run.qos, run.retain, _expiry_s(run), properties)
+        last = self._queue[-1] if self._queue else None
+        if (
+            last is None
+            or last.kind != kind
+            or last.is_stored != (name is not None)
+            or last.connection != self._connection
+            or last.records >= CALL_RECORDS
+        ):
+            last = _Waiting(kind, name is not None, self._connection)
+            self._queue.append(last)
+        count, size = len(run.payloads), sum(map(len, run.payloads))
+        if name is not None:
+            last.messages += [(name, payload) for payload in run.payloads]
+        if run.packet_ids is not None:
+            last.packet_ids += run.packet_ids
+            self._open.update(run.packet_ids)
+            self._before.difference_update(run.packet_ids)
+        last.records += count
+        last.size += size
+        self._records += count
         self._bytes += size
         self._arrived.set()
         self._look_for_room()
@@ -215,10 +229,10 @@ class IncomingTopics:
             records = 0
             while self._queue and records < TURN_RECORDS:
                 turn.append(self._queue.popleft())
-                records += len(turn[-1].payloads)
+                records += turn[-1].records
             if not self._queue:
                 self._arrived.clear()
-            await self._publish([each for each in turn if each.topic is not None])
+            await self._publish(turn)
             self._acknowledge(turn)
             self._records -= records
             self._bytes -= sum(each.size for each in turn)
@@ -226,54 +240,47 @@ class IncomingTopics:
 
     async def _publish(self, turn: list[_Waiting]) -> None:
         """Returns once all of it is stored, or will never be."""
-        while turn:
-            calls = [self._publish_one(each) for each in turn]
-            left = await asyncio.gather(*calls)
-            turn = [each for each in left if each is not None]
-            if turn:
-                self._counters.retried_in += sum(len(each.payloads) for each in turn)
+        left: list[tuple[Kind, list[Pair]]] = [
+            (each.kind, each.messages[at : at + CALL_RECORDS])
+            for each in turn
+            for at in range(0, len(each.messages), CALL_RECORDS)
+        ]
+        while left:
+            refused = await asyncio.gather(*[self._publish_alike(kind, messages) for kind, messages in left])
+            left = [(kind, again) for (kind, _), again in zip(left, refused, strict=True) if again]
+            if left:
+                self._counters.retried_in += sum(len(again) for _, again in left)
                 await asyncio.sleep(RETRY_S)
 
-    async def _publish_one(self, each: _Waiting) -> _Waiting | None:
-        """What of it was refused, and is to be tried again."""
-        assert each.topic is not None
-        topic = each.topic
+    async def _publish_alike(self, kind: Kind, messages: list[Pair]) -> list[Pair]:
+        """What of these was refused, and is to be tried again."""
+        qos, retain, expiry_s, properties = kind
         try:
-            await self._client.publish_many(
-                [(topic, payload) for payload in each.payloads],
-                qos=each.qos,
-                retain=each.retain,
-                expiry_s=each.expiry_s,
-                properties=each.properties,
-            )
+            await self._client.publish_many(messages, qos=qos, retain=retain, expiry_s=expiry_s, properties=properties)
         except PublishManyRefusedError as error:
             self._counters.error(f"this cluster has no room: {error}")
-            refused = [p for p, place in zip(each.payloads, error.positions, strict=True) if place is None]
-            self._counters.received += len(each.payloads) - len(refused)
-            return replace(each, payloads=refused)
+            refused = [pair for pair, place in zip(messages, error.positions, strict=True) if place is None]
+            self._counters.received += len(messages) - len(refused)
+            return refused
         except (TopicError, UsageError) as error:
-            if len(each.payloads) > 1:
-                return await self._publish_each(each)
+            if len(messages) > 1:  # something is wrong with some of them
+                half = len(messages) // 2
+                first = await self._publish_alike(kind, messages[:half])
+                return first + await self._publish_alike(kind, messages[half:])
             self._counters.refused_in += 1
             self._counters.error(f"this cluster does not take it: {error}")
-            return None
-        self._counters.received += len(each.payloads)
-        return None
-
-    async def _publish_each(self, each: _Waiting) -> _Waiting | None:
-        """One by one, since something is wrong with one of them."""
-        tried = [await self._publish_one(replace(each, payloads=[payload])) for payload in each.payloads]
-        left = [payload for one in tried if one is not None for payload in one.payloads]
-        return replace(each, payloads=left) if left else None
+            return []
+        self._counters.received += len(messages)
+        return []
 
     def _acknowledge(self, turn: list[_Waiting]) -> None:
         """In the order in which they came [MQTT-4.6.0-2], [MQTT-4.6.0-3]."""
         link, parts = self._link, []
         for each in turn:
-            if link is None or each.packet_ids is None or each.connection != self._connection:
+            if link is None or not each.packet_ids or each.connection != self._connection:
                 continue
             self._open.difference_update(each.packet_ids)
-            parts.append(encode_acks(PUBACK if each.qos == 1 else PUBREC, each.packet_ids))
+            parts.append(encode_acks(PUBACK if each.kind[0] == 1 else PUBREC, each.packet_ids))
         if link is not None and parts:
             link.send(b"".join(parts))
 
