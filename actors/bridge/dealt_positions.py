@@ -6,8 +6,7 @@ is also what is under way to the other broker, or has been acknowledged by it a 
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, TypeAlias
 
 DONE_MAX: Final = 65_536
@@ -17,20 +16,32 @@ Place: TypeAlias = tuple[int, int, int]
 
 
 class DealtPositions:
-    """See the module's docstring. Of what is done `done_max` are remembered."""
+    """See the module's docstring. Of what is done at least half of `done_max` are remembered, at most all of it."""
 
     def __init__(self, done_max: int = DONE_MAX) -> None:
-        self._done_max = done_max
+        self._half = max(1, done_max // 2)
         self._open: set[Place] = set()
-        self._done: OrderedDict[Place, None] = OrderedDict()
+        # What was done lately, and what before that: in two parts, so that a part is forgotten at once.
+        self._done: set[Place] = set()
+        self._done_before: set[Place] = set()
         self.repeats = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def take(self, place: Place) -> bool:
-        """Whether it is new, and to be sent."""
-        if place in self._open or place in self._done:
+    def take(self, places: Collection[Place]) -> list[bool]:
+        """Of each whether it is new, and to be sent."""
+        fresh = set(places)
+        known = not (
+            self._open.isdisjoint(fresh) and self._done.isdisjoint(fresh) and self._done_before.isdisjoint(fresh)
+        )
+        if known or len(fresh) < len(places):
+            return [self._take(place) for place in places]
+        self._open |= fresh
+        return [True] * len(places)
+
+    def _take(self, place: Place) -> bool:
+        if place in self._open or self.is_done(place):
             self.repeats += 1
             return False
         self._open.add(place)
@@ -38,23 +49,27 @@ class DealtPositions:
 
     def is_done(self, place: Place) -> bool:
         """Whether it was done lately."""
-        return place in self._done
+        return place in self._done or place in self._done_before
 
-    def done(self, places: Iterable[Place]) -> None:
+    def done(self, places: Collection[Place]) -> None:
         """They are."""
-        for place in places:
-            self._open.discard(place)
-            self._done[place] = None
-        while len(self._done) > self._done_max:
-            self._done.popitem(last=False)
+        self._open.difference_update(places)
+        if len(self._done) >= self._half:
+            self._done_before, self._done = self._done, set()
+        self._done.update(places)
 
 
-def ranges(places: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """(group, offset) as (group, first, last), neighbours together."""
+def ranges(places: Iterable[Place]) -> list[tuple[int, int, int]]:
+    """Places of one topic as (group, first, last), neighbours together."""
     found: list[tuple[int, int, int]] = []
-    for group, offset in sorted(places):
-        if found and found[-1][0] == group and found[-1][2] >= offset - 1:
-            found[-1] = (group, found[-1][1], offset)
-        else:
-            found.append((group, offset, offset))
+    group, first, last = -1, 0, 0
+    for _, its_group, offset in sorted(places):
+        if its_group == group and offset <= last + 1:
+            last = offset
+            continue
+        if group >= 0:
+            found.append((group, first, last))
+        group, first, last = its_group, offset, offset
+    if group >= 0:
+        found.append((group, first, last))
     return found

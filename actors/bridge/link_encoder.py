@@ -19,7 +19,7 @@ from lexicast.compression.wire import ALIAS_TOPIC
 from ..mqtt.codec import encode_publish, encode_qos0_run
 from ..mqtt.codec.packets import PUBLISH, V5, PublishRun
 from ..mqtt.codec.wire import encode_varint, pack_u16
-from .sent_publications import Outbound
+from .sent_publications import Sent
 
 # Topics of which a batch waits; beyond it all go.
 WAITING_TOPICS_MAX: Final = 256
@@ -30,8 +30,6 @@ BATCH_HEAD_BYTES: Final = 16
 # Whose topic field is remembered.
 NAMES_MAX: Final = 10_000
 
-# A publication under its packet id (0: of QoS 0).
-Sent: TypeAlias = tuple[int, Outbound]
 # What is on its way in: the run that it came in, its packet id, and the number of the connection.
 Arrived: TypeAlias = tuple[PublishRun, int, int]
 Session: TypeAlias = ClientSession[Arrived]

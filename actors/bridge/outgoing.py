@@ -11,21 +11,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from lexicast.cluster.bridges.definitions import BridgedTopic, start_of
 from lexicast.cluster.bridges.echoes import Echoes
-from lexicast.cluster.bridges.hops import UserProperties, onward
 from lexicast.cluster.bridges.topic_map import TopicMap
 from lexicast.cluster.errors import DictionaryError, LexicastError
 from lexicast.cluster.points_in_time import parse_since
-from lexicast.cluster.properties import USER_PROPERTY
 
 from ..client.client import Client
-from ..client.entries import EXPIRY_S_MAX
-from ..client.messages import Message, Properties, pack_properties
+from ..client.messages import Message
 from ..client.subscription import Subscription
-from ..mqtt.codec import encode_acks, publish_size, write_properties
+from ..mqtt.codec import encode_acks
 from ..mqtt.codec.packets import (
     NOT_AUTHORIZED,
     PACKET_TOO_LARGE,
@@ -37,27 +34,25 @@ from ..mqtt.codec.packets import (
     QOS_NOT_SUPPORTED,
     RETAIN_NOT_SUPPORTED,
     TOPIC_NAME_INVALID,
-    V5,
     AckRun,
     PubAck,
     PubComp,
     PubRec,
 )
-from ..mqtt.codec.properties import MESSAGE_EXPIRY_S
 from .counters import BridgeCounters
-from .dealt_positions import DealtPositions, ranges
+from .dealt_positions import DealtPositions, Place
 from .handshake import RemoteTerms
-from .link_encoder import LinkEncoder, Sent
+from .link_encoder import LinkEncoder
+from .outbound_forms import OutboundForms
 from .remote_link import RemoteLink
-from .sent_publications import Outbound, SentPublications
-from .share_feed import BridgeFeed, ExpiringMessage
+from .sent_publications import Outbound, Sent, SentPublications
+from .share_feed import BridgeFeed
 
 RETRY_FIRST_S: Final = 0.5
 RETRY_MOST_S: Final = 30.0
 READ_AGAIN_S: Final = 0.5
 # Of one write; acknowledgements come in between.
 PART: Final = 1_024
-PROPERTIES_KNOWN_MAX: Final = 1_000
 # These will not be otherwise the next time.
 LASTING: Final = frozenset(
     (
@@ -69,6 +64,10 @@ LASTING: Final = frozenset(
         QOS_NOT_SUPPORTED,
     )
 )
+
+
+# Where it is from, and what it is.
+Dealt: TypeAlias = tuple[Place, Message]
 
 
 class OutgoingTopics:
@@ -89,8 +88,7 @@ class OutgoingTopics:
         self._client = client
         self._bridge = bridge
         self._topics = [topic for topic in topics if topic.goes_out]
-        self._maps = [TopicMap([topic.local_side()]) for topic in self._topics]
-        self._own_id = own_id
+        self._forms = OutboundForms(self._topics, own_id, client.internals.clock, counters)
         self._counters = counters
         self._echoes = echoes
         self._comes_back = comes_back
@@ -101,10 +99,6 @@ class OutgoingTopics:
         self._link: RemoteLink | None = None
         self._encoder: LinkEncoder | None = None
         self._terms: RemoteTerms | None = None
-        self._remote_id = ""
-        # The user properties of what was published here.
-        self._first: UserProperties | None = None
-        self._version = V5
         self._echoing = False
         self._open = asyncio.Event()
         # Of a new connection: what is sent again once the other side has room for it.
@@ -113,7 +107,6 @@ class OutgoingTopics:
         self._retry_s = RETRY_FIRST_S
         self._resting: asyncio.TimerHandle | None = None
         self._flushing: asyncio.TimerHandle | None = None
-        self._known: dict[UserProperties, bytes] = {}
 
     @property
     def has_qos2(self) -> bool:
@@ -155,11 +148,9 @@ class OutgoingTopics:
     ) -> None:
         """A connection is there: what is under way goes out again, then what follows. `echoing`: what is published
         there comes back."""
-        self._link, self._terms, self._encoder, self._version = link, terms, encoder, version
-        self._remote_id, self._echoing = remote_id, echoing
-        self._first = onward((), self._own_id, remote_id)
-        self._known.clear()
-        self._settle(self.sent.connected(terms.receive_max, terms.session_present))
+        self._link, self._terms, self._encoder, self._echoing = link, terms, encoder, echoing
+        self._forms.connected(terms, version, remote_id)
+        self._settle_all(self.sent.connected(terms.receive_max, terms.session_present))
         released, published = self.sent.again()
         if released:
             link.send(encode_acks(PUBREL, released))
@@ -194,28 +185,42 @@ class OutgoingTopics:
         feed = self._feeds[number]
         while True:
             try:
-                messages = await feed.take()
-            except DictionaryError as error:
-                self._counters.damaged += 1
-                self._counters.error(f"a message cannot be read: {error}")
+                messages = await self._at_hand(feed)
+            except LexicastError as error:
+                self._tell_unread(error)
+                if not isinstance(error, DictionaryError):  # the cluster is not all there, or the share is refused
+                    await asyncio.sleep(READ_AGAIN_S)
                 continue
-            except LexicastError as error:  # the cluster is not all there, or the share is refused
-                self._counters.error(f"nothing can be read here: {error}")
-                await asyncio.sleep(READ_AGAIN_S)
-                continue
-            fresh = [each for each in messages if self._is_fresh(number, each)]
-            for at in range(0, len(fresh), PART):
-                await self._send(number, fresh[at : at + PART])
+            await self._send(number, self._fresh(number, messages))
 
-    def _is_fresh(self, number: int, message: Message) -> bool:
-        group, _, offset = message.position
-        if self._dealt.take((number, group, offset)):
-            return True
-        if self._dealt.is_done((number, group, offset)):
-            self._feeds[number].settle([(group, offset, offset)])
-        return False
+    async def _at_hand(self, feed: BridgeFeed) -> list[Message]:
+        """What has been dealt, one message at least: what is dealt at a time is many blocks of few. Raises
+        LexicastError."""
+        messages = await feed.take()
+        try:
+            await feed.add_at_hand(messages, PART)
+        except LexicastError as error:
+            self._tell_unread(error)
+        return messages
 
-    async def _send(self, number: int, messages: list[Message]) -> None:
+    def _tell_unread(self, error: LexicastError) -> None:
+        if isinstance(error, DictionaryError):
+            self._counters.damaged += 1
+            self._counters.error(f"a message cannot be read: {error}")
+        else:
+            self._counters.error(f"nothing can be read here: {error}")
+
+    def _fresh(self, number: int, messages: list[Message]) -> list[Dealt]:
+        """What is to be sent. What was done lately is told so again, the rest is under way."""
+        places = [(number, each.position[0], each.position[2]) for each in messages]
+        fresh = self._dealt.take(places)
+        if all(fresh):
+            return list(zip(places, messages, strict=True))
+        again = [place for place, is_fresh in zip(places, fresh, strict=True) if not is_fresh]
+        self._feeds[number].settle_places([place for place in again if self._dealt.is_done(place)])
+        return [(place, each) for place, each, is_fresh in zip(places, messages, fresh, strict=True) if is_fresh]
+
+    async def _send(self, number: int, messages: list[Dealt]) -> None:
         at = 0
         while at < len(messages):
             await self._open.wait()
@@ -225,90 +230,14 @@ class OutgoingTopics:
                     await link.wait_writable()
                 await asyncio.sleep(0)
                 continue
-            part: list[Sent] = []
-            passed: list[Outbound] = []
-            room = self.sent.room
-            while at < len(messages) and room > 0:
-                outbound = self._outbound(number, messages[at])
-                at += 1
-                if outbound is None:
-                    continue
-                if outbound.qos:
-                    part.append((self.sent.add(outbound), outbound))
-                    room -= 1
-                else:
-                    part.append((0, outbound))
-                    passed.append(outbound)
-            self._write(part)
-            self._settle(passed)
+            some = messages[at : at + min(PART, self.sent.room)]
+            at += len(some)
+            found = [(place, self._forms.outbound(place, message)) for place, message in some]
+            sent = self.sent.add([outbound for _, outbound in found if outbound is not None])
+            self._write(sent)
+            self._settle([place for place, outbound in found if outbound is None], counts=False)
+            self._settle([outbound.place for packet_id, outbound in sent if packet_id == 0])
             self._look_for_room()
-
-    def _outbound(self, number: int, message: Message) -> Outbound | None:
-        """A message as it goes there; None where it does not, and is done."""
-        topic, (group, _, offset) = self._topics[number], message.position
-        terms, properties = self._terms, message.properties
-        assert terms is not None  # a connection is there
-        user = self._first if properties is None else onward(properties.user, self._own_id, self._remote_id)
-        qos = min(message.qos, topic.qos, terms.qos_max)
-        left_s = self._left_s(message)
-        plain = qos < 2 and not message.retain and left_s is None and (properties is None or _only_user(properties))
-        name = self._maps[number].encoded(message.topic)
-        encoded = b"" if user is None else self._encoded(user, properties, plain, left_s)
-        outbound = Outbound(
-            name,
-            message.payload,
-            qos,
-            message.retain and terms.keeps_retained,
-            encoded,
-            plain,
-            number,
-            group,
-            offset,
-        )
-        if left_s == 0:
-            pass  # it has waited for longer than anybody is to get it
-        elif user is None:
-            self._counters.looped_out += 1
-        elif not name:
-            self._counters.refused_out += 1
-            self._counters.error(f"{message.topic!r} has no name there: `local` taken off, `remote` put before it")
-        elif self._too_large(outbound, terms):
-            self._counters.refused_out += 1
-            self._counters.error(f"{message.topic!r}: {len(message.payload):,} bytes are too many for the other broker")
-        else:
-            return outbound
-        self._settle([outbound], counts=False)
-        return None
-
-    def _left_s(self, message: Message) -> int | None:
-        """Whole seconds until nobody is to get it, rounded up; 0: that is over; None: it does not expire."""
-        if not isinstance(message, ExpiringMessage):
-            return None
-        left_us = message.expires_us - self._client.internals.clock.time_us()
-        return max(0, -(-left_us // 1_000_000))
-
-    def _too_large(self, outbound: Outbound, terms: RemoteTerms) -> bool:
-        if not terms.packet_bytes_max:
-            return False
-        size = publish_size(
-            self._version, len(outbound.topic), len(outbound.payload), outbound.qos, outbound.properties
-        )
-        return size + terms.aware > terms.packet_bytes_max  # a payload to a lexicast has a tag
-
-    def _encoded(self, user: UserProperties, properties: Properties | None, plain: bool, left_s: int | None) -> bytes:
-        """The properties of a PUBLISH; nothing in 3.1.1."""
-        if self._version != V5:
-            return b""
-        if left_s is not None or (not plain and properties is not None):
-            packed = pack_properties(properties) or {}
-            expiry = {} if left_s is None else {MESSAGE_EXPIRY_S: min(left_s, EXPIRY_S_MAX)}
-            return write_properties({**packed, **expiry, USER_PROPERTY: list(user)})
-        known = self._known.get(user)
-        if known is None:
-            if len(self._known) >= PROPERTIES_KNOWN_MAX:
-                self._known.clear()
-            known = self._known[user] = write_properties({USER_PROPERTY: list(user)})
-        return known
 
     def _write(self, part: Sequence[Sent], dup: bool = False) -> None:
         link, encoder = self._link, self._encoder
@@ -344,9 +273,9 @@ class OutgoingTopics:
 
     def _plainly(self, kind: int, packet_ids: list[int]) -> None:
         if kind == PUBACK:
-            self._settle(self.sent.acknowledged(packet_ids))
+            self._settle_all(self.sent.acknowledged(packet_ids))
         elif kind == PUBCOMP:
-            self._settle(self.sent.completed(packet_ids))
+            self._settle_all(self.sent.completed(packet_ids))
         else:
             self.sent.taken(packet_ids)
             if self._link is not None:
@@ -361,7 +290,7 @@ class OutgoingTopics:
             self._counters.error(f"the other broker refuses {topic!r}: 0x{reason_code:02x}")
         if reason_code in LASTING:
             self._counters.refused_out += len(refused)
-            self._settle(refused, counts=False)
+            self._settle([message.place for message in refused], counts=False)
             return
         self._counters.retried_out += len(refused)
         self._refused += refused
@@ -378,31 +307,24 @@ class OutgoingTopics:
             self._resting = asyncio.get_running_loop().call_later(RETRY_FIRST_S, self._retry)
             return
         refused, self._refused = self._refused, []
-        refused.sort(key=lambda message: (message.topic_number, message.group, message.offset))
+        refused.sort(key=lambda message: message.place)
         room = self.sent.room
-        self._write([(self.sent.add(message), message) for message in refused[:room]])
+        self._write(self.sent.add(refused[:room]))
         self._refused = refused[room:]
         if self._refused:
             self._resting = asyncio.get_running_loop().call_later(RETRY_FIRST_S, self._retry)
         self._look_for_room()
 
-    def _settle(self, messages: Iterable[Outbound], counts: bool = True) -> None:
+    def _settle_all(self, messages: Iterable[Outbound]) -> None:
+        self._settle([message.place for message in messages])
+
+    def _settle(self, places: list[Place], counts: bool = True) -> None:
         """They are done: the share is told."""
-        by_topic: dict[int, list[tuple[int, int]]] = {}
-        for message in messages:
-            by_topic.setdefault(message.topic_number, []).append((message.group, message.offset))
-        for number, places in by_topic.items():
-            self._dealt.done([(number, group, offset) for group, offset in places])
-            self._feeds[number].settle(ranges(places))
-            if counts:
-                self._counters.sent += len(places)
-
-
-def _only_user(properties: Properties) -> bool:
-    """Whether it has user properties alone."""
-    return not (
-        properties.content_type
-        or properties.response_topic
-        or properties.correlation_data
-        or properties.payload_is_text
-    )
+        by_topic: dict[int, list[Place]] = {}
+        for place in places:
+            by_topic.setdefault(place[0], []).append(place)
+        self._dealt.done(places)
+        for number, mine in by_topic.items():
+            self._feeds[number].settle_places(mine)
+        if counts:
+            self._counters.sent += len(places)

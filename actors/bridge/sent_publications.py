@@ -19,14 +19,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
+
+from .dealt_positions import Place
 
 PACKET_IDS: Final = 65_535
 
 
 class Outbound(NamedTuple):
     """A publication on its way out. `properties`: encoded, with their length (empty where there are none to speak of);
-    `plain`: it may be part of a batch. `topic_number`: of the bridge's topics; `group`, `offset`: its position here."""
+    `plain`: it may be part of a batch. `place`: where it is from."""
 
     topic: bytes
     payload: bytes
@@ -34,9 +36,11 @@ class Outbound(NamedTuple):
     retain: bool
     properties: bytes
     plain: bool
-    topic_number: int
-    group: int
-    offset: int
+    place: Place
+
+
+# A publication under its packet id (0: of QoS 0).
+Sent: TypeAlias = tuple[int, Outbound]
 
 
 class SentPublications:
@@ -62,21 +66,28 @@ class SentPublications:
         """The packet ids that it ever uses."""
         return range(1, self._inflight_max + 1)
 
-    def add(self, message: Outbound) -> int:
-        """A message of QoS 1 or 2 goes out, under this packet id. Raises ValueError where there is no room."""
-        if not self.room:
-            raise ValueError(f"{len(self)} are under way already")
-        if self._free:
-            packet_id = heappop(self._free)
-        else:
-            packet_id, self._unused = self._unused, self._unused + 1
-        self._published[packet_id] = message
-        return packet_id
+    def add(self, messages: Sequence[Outbound]) -> list[Sent]:
+        """These go out, each of QoS 1 or 2 under a packet id. Raises ValueError where there is no room for all."""
+        published, free, room = self._published, self._free, self.room
+        found: list[Sent] = []
+        for message in messages:
+            if message.qos == 0:
+                found.append((0, message))
+                continue
+            if room == 0:
+                raise ValueError(f"{len(self)} are under way already")
+            room -= 1
+            if free:
+                packet_id = heappop(free)
+            else:
+                packet_id, self._unused = self._unused, self._unused + 1
+            published[packet_id] = message
+            found.append((packet_id, message))
+        return found
 
     def acknowledged(self, packet_ids: Iterable[int]) -> list[Outbound]:
         """PUBACK (or a refusal): what is done. What nobody knows is passed over: it was of a session that is over."""
-        found = [(each, message) for each in packet_ids if (message := self._published.pop(each, None)) is not None]
-        return self._done(found)
+        return self._done(self._published, packet_ids)
 
     def taken(self, packet_ids: Iterable[int]) -> None:
         """PUBREC: they are to be released, whether they are known or not [MQTT-4.3.3-4]."""
@@ -87,13 +98,17 @@ class SentPublications:
 
     def completed(self, packet_ids: Iterable[int]) -> list[Outbound]:
         """PUBCOMP: what is done."""
-        found = [(each, message) for each in packet_ids if (message := self._released.pop(each, None)) is not None]
-        return self._done(found)
+        return self._done(self._released, packet_ids)
 
-    def _done(self, found: Sequence[tuple[int, Outbound]]) -> list[Outbound]:
-        for packet_id, _ in found:
-            heappush(self._free, packet_id)
-        return [message for _, message in found]
+    def _done(self, open_ones: dict[int, Outbound], packet_ids: Iterable[int]) -> list[Outbound]:
+        free = self._free
+        done: list[Outbound] = []
+        for packet_id in packet_ids:
+            message = open_ones.pop(packet_id, None)
+            if message is not None:
+                heappush(free, packet_id)
+                done.append(message)
+        return done
 
     def connected(self, receive_max: int, resumed: bool) -> list[Outbound]:
         """A new connection. `receive_max`: what the other side takes unacknowledged; `resumed`: it has kept the
@@ -101,9 +116,8 @@ class SentPublications:
         self._limit = min(receive_max, self._inflight_max)
         if resumed:
             return []
-        released, self._released = self._released, {}
-        return self._done([*released.items()])
+        return self._done(self._released, [*self._released])
 
-    def again(self) -> tuple[list[int], list[tuple[int, Outbound]]]:
+    def again(self) -> tuple[list[int], list[Sent]]:
         """What is to be sent again on a new connection: releases, and publications, in their order."""
         return [*self._released], [*self._published.items()]

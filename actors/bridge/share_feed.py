@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 from lexicast.cluster.blocks import Block
@@ -10,6 +12,7 @@ from lexicast.cluster.points_in_time import WireSince
 
 from ..client.group_feed import GroupHost, SettledFeed
 from ..client.messages import Message
+from .dealt_positions import Place, ranges
 
 # Dealt and not done, at most: more than any window of the other side, less than a share has open.
 WINDOW: Final = 8_192
@@ -37,6 +40,25 @@ class BridgeFeed(SettledFeed):
 
     def __init__(self, host: GroupHost, bridge: str, filter: bytes, since: WireSince) -> None:
         super().__init__(host, bridge_share(bridge), filter, since, {"where": None, "window": WINDOW})
+        self._settled: list[Place] = []
+
+    def settle_places(self, places: Iterable[Place]) -> None:
+        """These are done; told in the event loop's next turn, with others."""
+        self._settled += places
+        if not self._telling:
+            self._telling = True
+            asyncio.get_running_loop().call_soon(self.tell)
+
+    def tell(self) -> None:
+        """Tell what is done."""
+        settled, self._settled = self._settled, []
+        self._done += ranges(settled)
+        super().tell()
+
+    def link_lost(self) -> None:
+        """What is in hand is dealt anew."""
+        super().link_lost()
+        self._settled = []
 
     async def _decode(self) -> list[Message]:
         block = self._buffer[0].block

@@ -38,7 +38,7 @@ def test_packets_are_what_went_in(version: int, given_: list[tuple[bytes, bytes,
     sent = []
     for number, (topic, payload, qos, retain, via) in enumerate(given_):
         properties = write_properties({USER_PROPERTY: VIA}) if via else b""
-        sent.append((number + 1 if qos else 0, Outbound(topic, payload, qos, retain, properties, True, 0, 0, number)))
+        sent.append((number + 1 if qos else 0, Outbound(topic, payload, qos, retain, properties, True, (0, 0, number))))
     reader = PacketReader(1 << 20, version=version)
     encoder = LinkEncoder(version, None, False, 0, 0.0)
     found = list(flat(list(reader.feed(encoder.encode(sent, 0.0, 0, dup)))))
@@ -71,7 +71,7 @@ def contents(data: bytes) -> list[tuple[str, list[int]]]:
 
 
 def message(number: int, topic: bytes = b"a", plain: bool = True, properties: bytes = b"") -> tuple[int, Outbound]:
-    return number, Outbound(topic, b"%d" % number, 1, False, properties, plain, 0, 0, number)
+    return number, Outbound(topic, b"%d" % number, 1, False, properties, plain, (0, 0, number))
 
 
 def test_what_is_at_hand_of_a_topic_is_one_batch_and_keeps_its_order() -> None:
@@ -106,7 +106,7 @@ def test_no_packet_is_larger_than_the_other_side_takes(sizes: list[int]) -> None
     sent = [
         (
             number + 1,
-            Outbound(b"a", random.randbytes(size), 1, False, write_properties({USER_PROPERTY: VIA}), True, 0, 0, 0),
+            Outbound(b"a", random.randbytes(size), 1, False, write_properties({USER_PROPERTY: VIA}), True, (0, 0, 0)),
         )
         for number, size in enumerate(sizes)
     ]

@@ -12,7 +12,7 @@ from lexicast.actors.bridge.sent_publications import Outbound, SentPublications
 
 
 def message(number: int, qos: int = 1) -> Outbound:
-    return Outbound(b"a", b"%d" % number, qos, False, b"", True, 0, 0, number)
+    return Outbound(b"a", b"%d" % number, qos, False, b"", True, (0, 0, number))
 
 
 @given(
@@ -40,7 +40,7 @@ def test_all_is_done_once_in_the_end(limit: int, events: list[tuple[str, int, in
 
     for kind, at, qos in events:
         if kind == "send" and sent.room:
-            packet_id = sent.add(message(number, qos))
+            ((packet_id, _),) = sent.add([message(number, qos)])
             assert packet_id not in {*published, *released}
             assert packet_id in sent.all_ids()
             published[packet_id] = message(number, qos)
@@ -56,16 +56,16 @@ def test_all_is_done_once_in_the_end(limit: int, events: list[tuple[str, int, in
     while published or released:
         answer(0)
         answer(1)
-    assert sorted(each.offset for each in done) == list(range(number))
+    assert sorted(each.place[2] for each in done) == list(range(number))
 
 
 def test_what_the_other_side_takes_counts_where_it_is_less() -> None:
     sent = SentPublications(10)
     sent.connected(1, False)
-    sent.add(message(0))
+    assert sent.add([message(0), message(1, qos=0)]) == [(1, message(0)), (0, message(1, qos=0))]
     assert sent.room == 0
     with pytest.raises(ValueError, match="under way"):
-        sent.add(message(1))
+        sent.add([message(2)])
 
 
 def test_an_answer_that_nobody_waits_for_is_passed_over() -> None:
@@ -75,15 +75,26 @@ def test_an_answer_that_nobody_waits_for_is_passed_over() -> None:
 
 
 def test_what_is_dealt_again_is_not_sent_again_while_it_is_under_way_or_done_lately() -> None:
-    dealt = DealtPositions(done_max=2)
-    places = [(0, 1, offset) for offset in range(4)]
-    assert all([dealt.take(place) for place in places])
+    dealt = DealtPositions(done_max=4)
+    places = [(0, 1, offset) for offset in range(6)]
+    assert all(dealt.take(places))
     dealt.done(places[:3])
-    assert [dealt.is_done(place) for place in places] == [False, True, True, False]
-    assert [dealt.take(place) for place in places] == [True, False, False, False]
+    assert [dealt.is_done(place) for place in places] == [True] * 3 + [False] * 3
+    assert dealt.take([places[0], places[3], (0, 1, 9), (0, 1, 9)]) == [False, False, True, False]
     assert dealt.repeats == 3
+    assert len(dealt) == 4
+
+
+def test_what_was_done_long_ago_is_forgotten() -> None:
+    dealt = DealtPositions(done_max=4)
+    places = [(0, 1, offset) for offset in range(6)]
+    dealt.take(places)
+    for place in places:
+        dealt.done([place])
+    assert [dealt.is_done(place) for place in places] == [False] * 2 + [True] * 4
 
 
 def test_neighbours_are_told_as_ranges() -> None:
-    assert ranges([(1, 5), (0, 2), (0, 1), (1, 7), (0, 3), (1, 6), (0, 3)]) == [(0, 1, 3), (1, 5, 7)]
+    places = [(7, group, offset) for group, offset in [(1, 5), (0, 2), (0, 1), (1, 7), (0, 3), (1, 6), (0, 3), (1, 9)]]
+    assert ranges(places) == [(0, 1, 3), (1, 5, 7), (1, 9, 9)]
     assert ranges([]) == []
