@@ -1,9 +1,9 @@
 """Bridges: nothing lost and nothing looped through cuts and restarts, bytes between two clusters, speed beside
 Mosquitto's own bridge.
 
-Three parts, each with brokers of its own: `faults` (messages out and a tenth as many in, while the link is cut, the
+Four parts, each with brokers of its own: `faults` (messages out and a tenth as many in, while the link is cut, the
 other broker is restarted, the bridge's process and the coordinator are killed), `bytes` (flights from one lexicast to
-another, compressed and plain at the same time), `speed` (both bridges in turns).
+another, compressed and plain at the same time), `speed` and `speed_in` (both bridges in turns, out and in).
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from ..peers.targets import TargetMissingError
 from ..report import DriverReport
 from .faults import measure_faults
 from .link_bytes import measure_bytes
-from .speed import measure_speed
+from .speed import measure_speed, measure_speed_in
 
-PARTS: Final = {"faults": measure_faults, "bytes": measure_bytes, "speed": measure_speed}
+PARTS: Final = {"faults": measure_faults, "bytes": measure_bytes, "speed": measure_speed, "speed_in": measure_speed_in}
 
 
 def measure(report: DriverReport) -> None:
     """The parts that are asked for."""
     names = report.options.parts.split(",")
-    steps = len(names) + 2 * report.options.rounds
+    timed = [name for name in names if name.startswith("speed")]
+    steps = len(names) - len(timed) + 2 * report.options.rounds * len(timed)
     with reports.Steps(report.console, steps) as progress:
         for name in names:
             with ExitStack() as stack:

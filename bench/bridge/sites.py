@@ -31,7 +31,7 @@ _BRIDGE: Final = """
 connection bench
 address 127.0.0.1:{port}
 bridge_protocol_version mqttv311
-topic # out 1
+topic # {direction} 1
 restart_timeout 1
 notifications false
 max_inflight_messages {inflight}
@@ -41,13 +41,21 @@ max_inflight_messages {inflight}
 class MosquittoSite:
     """A Mosquitto that may be stopped and started again at its port. Raises TargetMissingError, UnavailableError."""
 
-    def __init__(self, folder: Path, inflight: int = 65_535, bridge_to: int = 0, keeps: bool = False) -> None:
-        """`bridge_to`: the port of a broker to which its own bridge leads; `keeps`: sessions outlive a restart."""
+    def __init__(
+        self,
+        folder: Path,
+        inflight: int = 65_535,
+        bridge_to: int = 0,
+        keeps: bool = False,
+        direction: str = "out",
+    ) -> None:
+        """`bridge_to`: the port of a broker to which its own bridge leads, all topics `direction`; `keeps`: sessions
+        outlive a restart."""
         folder.mkdir(parents=True)
         folder.chmod(0o777)
         self.port = free_port()
         self._executable = program_of("mosquitto", "mosquitto")
-        more = _BRIDGE.format(port=bridge_to, inflight=inflight) if bridge_to else ""
+        more = _BRIDGE.format(port=bridge_to, inflight=inflight, direction=direction) if bridge_to else ""
         if keeps:
             more = f"persistence true\npersistence_location {folder}/\n" + more
         if os.getuid() == 0:

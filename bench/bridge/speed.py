@@ -1,4 +1,5 @@
-"""Messages a second over a bridge, QoS 1, beside Mosquitto's own: published at one broker, counted at the other.
+"""Messages a second over a bridge, QoS 1, beside Mosquitto's own: published at one broker, counted at the other, out
+of the broker that has the bridge or into it.
 
 Both pairs run all the while and take turns. The same generator publishes here and counts there: a thousand topics in
 turn, a bounded number of messages under way in all. lexicast stores every message before it acknowledges or passes it
@@ -24,6 +25,7 @@ from ..stage.clusters import cluster_status
 from ..stage.servers import Address, Target
 from .sites import HOST, MosquittoSite, bridge_text, start_bridged, wait_connected
 
+FIELDS: Final = "inflight_max = 4000\nreceive_max = 4000"
 WINDOW: Final = 4_000
 """Messages under way from the publisher to the reader."""
 
@@ -46,23 +48,37 @@ class OpenBridged(OpenShared):
 
 
 def measure_speed(report: DriverReport, progress: reports.Steps, folder: Path, stack: ExitStack) -> None:
-    """Both pairs, in turns; `stack`: an ExitStack for what is started. Raises TargetMissingError."""
+    """Out: both pairs, in turns. Raises TargetMissingError, UnavailableError."""
+    _measure(report, progress, folder / "out", stack, "out")
+
+
+def measure_speed_in(report: DriverReport, progress: reports.Steps, folder: Path, stack: ExitStack) -> None:
+    """In. Raises as `measure_speed`."""
+    _measure(report, progress, folder / "in", stack, "in")
+
+
+def _measure(report: DriverReport, progress: reports.Steps, folder: Path, stack: ExitStack, direction: str) -> None:
     options = report.options
+    folder.mkdir()
+    folder.chmod(0o755)
     far = [MosquittoSite(folder / f"far-{name}") for name in ("lexicast", "mosquitto")]
     for each in far:
         stack.callback(each.stop)
-    fields = "inflight_max = 4000"
-    lexicast = start_bridged(folder / "near", bridge_text("bench", far[0].port, "[{ filter = 'bench/#' }]", fields))
+    text = bridge_text("bench", far[0].port, f"[{{ filter = 'bench/#', direction = '{direction}' }}]", FIELDS)
+    lexicast = start_bridged(folder / "near", text)
     stack.callback(lexicast.stop)
     wait_connected(partial(cluster_status, lexicast), ["bench"])
-    near = MosquittoSite(folder / "near-mosquitto", bridge_to=far[1].port)
+    near = MosquittoSite(folder / "near-mosquitto", bridge_to=far[1].port, direction=direction)
     stack.callback(near.stop)
     pairs: dict[str, tuple[Target, Address]] = {
         "lexicast": (lexicast, Address(HOST, far[0].port)),
         "mosquitto": (near.target, Address(HOST, far[1].port)),
     }
     load = SharedLoad("bridge", 1, payload_size=options.payload)
-    opened = {name: OpenBridged(here.address, there, wire_of("mqtt"), load) for name, (here, there) in pairs.items()}
+    opened: dict[str, OpenBridged] = {}
+    for name, (here, there) in pairs.items():
+        ends = (here.address, there) if direction == "out" else (there, here.address)
+        opened[name] = OpenBridged(*ends, wire_of("mqtt"), load)
     for pair in opened.values():
         stack.callback(pair.close)
         pair.run(options.warm_s, WINDOW)
@@ -70,20 +86,27 @@ def measure_speed(report: DriverReport, progress: reports.Steps, folder: Path, s
     lost = 0
     for number in range(options.rounds):
         for name in list(pairs)[:: 1 if number % 2 else -1]:
-            progress.step(f"round {number + 1}: {name}")
+            progress.step(f"{direction}, round {number + 1}: {name}")
             result = opened[name].run(options.seconds, WINDOW)
             rates[name].append(result.deliveries_per_s)
             lost += result.lost if name == "lexicast" else 0
-    report.samples["cpu_s"] = {name: here.cpu_by_role() for name, (here, _) in pairs.items()}
-    report.samples["speed"] = rates
+    _tell(report, direction, rates, lost)
+    report.samples[f"cpu_s_{direction}"] = {name: here.cpu_by_role() for name, (here, _) in pairs.items()}
+
+
+def _tell(report: DriverReport, direction: str, rates: dict[str, list[float | None]], lost: int) -> None:
+    """Of those out the figures have no direction in their names."""
+    named = "bridge" if direction == "out" else "bridge_in"
+    report.samples[f"speed_{direction}"] = rates
     ratio = reports.median_ratio(rates["lexicast"], rates["mosquitto"])
     for name, values in rates.items():
-        report.figure(f"bridge_{name}_per_s", reports.median(values))
-    report.figure("bridge_vs_mosquitto", ratio)
+        report.figure(f"{named}_{name}_per_s", reports.median(values))
+    report.figure(f"{named}_vs_mosquitto", ratio)
     if lost:
-        report.problem(f"{lost} messages were lost or repeated over an undisturbed bridge")
+        report.problem(f"{lost} messages were lost or repeated over an undisturbed bridge, {direction}")
+    options = report.options
     report.table(
-        f"QoS 1, {options.payload} B, {load.topics} topics, to a Mosquitto, median of {options.rounds} rounds",
-        ["messages/s", *pairs, "vs mosquitto"],
+        f"QoS 1, {options.payload} B, a thousand topics in turn, {direction}, median of {options.rounds} rounds",
+        ["messages/s", *rates, "vs mosquitto"],
         [["bridge", *[reports.format_rate(reports.median(each)) for each in rates.values()], f"{ratio or 0:.2f}"]],
     )
