@@ -59,9 +59,10 @@ async def test_it_shows_its_certificate_and_believes_whom_it_is_told_to(tmp_path
             await eventually(lambda: len(broker.engine.shares) == 1)
             await bus.publish("a/b", b"encrypted")
             assert [each.payload for each in await reader.messages(1)] == [b"encrypted"]
+        # Who lacks a certificate in TLS 1.3 learns of it once the handshake is over, or that the connection is.
         refusals = (
             (other.path("ca", "crt"), own, "its certificate is not accepted: "),
-            (made.path("ca", "crt"), "", "certificate"),
+            (made.path("ca", "crt"), "", ""),
         )
         for ca, shown, told in refusals:
             ((definition, secrets),) = read_bridges(written(ca, shown))
