@@ -56,7 +56,7 @@ test: $(VENV)/.installed-dev debian-test npm-test compiled ## Lint, types and al
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --max-worker-restart 0 -m 'not spark and not drill' $(PYTEST_ARGS)
 
 .PHONY: test-drill
-test-drill: $(VENV)/.installed-dev debian-test ## The drill of `ray up` on machines that are namespaces, and of brokers that die (three minutes, alone)
+test-drill: $(VENV)/.installed-dev debian-test debian-drill ## `ray up` on machines that are namespaces, brokers that die, a bridge to RabbitMQ (four minutes, alone)
 	@$(TEST_ENV) $(BIN)/python -m pytest -m drill $(PYTEST_ARGS)
 
 .PHONY: test-spark
@@ -145,6 +145,10 @@ debian-test:
 	@scripts/debian mosquitto_pub=mosquitto-clients mosquitto=mosquitto nats-server=nats-server \
 	    sshd=openssh-server rsync=rsync ip=iproute2 chromium=chromium npm=npm \
 	    promtool=prometheus /usr/include/MQTTAsync.h=libpaho-mqtt-dev
+
+.PHONY: debian-drill
+debian-drill:
+	@scripts/debian rabbitmq-server=rabbitmq-server
 
 # The MQTT client of tests in Node and of their page in a browser. Where it cannot be had, they say so.
 .PHONY: npm-test

@@ -224,6 +224,8 @@ class OutgoingTopics:
         at = 0
         while at < len(messages):
             await self._open.wait()
+            if not self._open.is_set():  # others were there first, or something was refused
+                continue
             link = self._link
             if link is None or not link.is_writable:
                 if link is not None:

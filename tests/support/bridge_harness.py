@@ -37,18 +37,19 @@ max_queued_messages 0
 
 
 class OtherBroker:
-    """A broker that is no lexicast, always at the same port; started by `command`."""
+    """A broker that is no lexicast, always at the same port; started by `command`, with `environment` besides."""
 
-    def __init__(self, command: list[str], log: Path, port: int) -> None:
+    def __init__(self, command: list[str], log: Path, port: int, environment: Mapping[str, str] | None = None) -> None:
         self.port = port
         self._command = command
+        self._environment = {**os.environ, **(environment or {})}
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
         """Returns when it listens."""
         self._process = await asyncio.to_thread(self._started)
-        for _ in range(1_000):
+        for _ in range(3_000):
             try:
                 _, writer = await asyncio.open_connection(HOST, self.port)
             except OSError:
@@ -62,13 +63,13 @@ class OtherBroker:
 
     def _started(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as told:
-            return subprocess.Popen(self._command, stdout=told, stderr=told)
+            return subprocess.Popen(self._command, stdout=told, stderr=told, env=self._environment)
 
     async def stop(self) -> None:
         """It is asked to end, and has."""
         if self._process is not None:
             self._process.terminate()
-            await asyncio.to_thread(self._process.wait, 30)
+            await asyncio.to_thread(self._process.wait, 60)
             self._process = None
 
     async def restart(self) -> None:
