@@ -47,7 +47,7 @@ class Releases:
 
     def release(self, ids: list[int]) -> None:
         """PUBREL. Raises MqttProtocolError."""
-        released = self._session.on_pubrels(ids)
+        released = self._session.on_pubrels(ids, self._resumed)
         wanted: dict[int | None, list[int]] = {}
         known: set[int] = set()
         for group, listed in released.by_group.items():

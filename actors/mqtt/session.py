@@ -463,11 +463,12 @@ class Session:
             self.arriving.pop(packet_id, None)
         self.carried.difference_update(packet_ids)
 
-    def on_pubrels(self, packet_ids: Iterable[int]) -> ReleasedIds:
+    def on_pubrels(self, packet_ids: Iterable[int], resumed: bool = False) -> ReleasedIds:
         """PUBRELs: the PUBCOMPs to answer with [MQTT-4.3.3-11], and what the topic groups may forget.
 
-        An id not known gets PUBCOMP 0x92 in MQTT 5 (3.7.2.1), a plain one in 3.1.1. Raises MqttProtocolError for an id
-        that has no PUBREC yet.
+        An id not known gets PUBCOMP 0x92 in MQTT 5 (3.7.2.1), a plain one in 3.1.1, and where the session is `resumed`:
+        "not an error during recovery", but clients take it for one. Raises MqttProtocolError for an id that has no
+        PUBREC yet.
         """
         done: list[int] = []
         replies: list[Reply] = []
@@ -481,7 +482,7 @@ class Session:
                 raise MqttProtocolError(
                     PROTOCOL_ERROR, "MQTT-4.3.3-4", f"PUBREL {packet_id} came before its PUBREC was sent"
                 )
-            if group is not None or self.version != V5:
+            if group is not None or self.version != V5 or resumed:
                 done.append(packet_id)
             else:
                 replies.append(PubComp(packet_id, PACKET_ID_NOT_FOUND))

@@ -31,7 +31,10 @@ function open(of) {
   });
   clients[of.client] = client;
   client.on("connect", (packet) => tell("opened", of.client, { session: Number(packet.sessionPresent) }));
-  client.on("error", (error) => tell("failed", of.client, { why: String(error) }));
+  client.on("error", (error) => {
+    // A link that breaks is one as well; what becomes of a publication is told where it was published.
+    if (!["EPIPE", "ECONNRESET"].includes(error.code)) tell("failed", of.client, { why: String(error) });
+  });
   client.on("message", (topic, payload, { qos, retain, properties = {} }) => {
     const [user = ""] = Object.entries(properties.userProperties ?? {}).map(([name, value]) => `${name}:${value}`);
     const { responseTopic: response, correlationData: correlation } = properties;

@@ -223,6 +223,7 @@ def test_refused_publication_may_be_sent_again() -> None:
 @pytest.mark.mqtt("MQTT-3.7.2-1")
 def test_unknown_pubrel_is_answered_in_the_versions_words() -> None:
     assert session(V5).on_pubrels([9]) == ReleasedIds([PubComp(9, 0x92)], {})
+    assert session(V5).on_pubrels([9], resumed=True) == ReleasedIds([AckRun(PUBCOMP, [9])], {})
     assert session(V311).on_pubrels([9]) == ReleasedIds([AckRun(PUBCOMP, [9])], {})
 
 
