@@ -22,6 +22,9 @@ SCRIPT = runpy.run_path(str(ROOT / "scripts/compile.py"))
 MODULES = ["lexicast.cluster.blocks", "lexicast.cluster.positions"]
 # Tests of the compiled modules that replace nothing within them, and stories that pass through all of them.
 TESTS = (
+    "tests/actors/bridge/test_link_encoder.py",
+    "tests/actors/bridge/test_mosquitto.py",
+    "tests/actors/bridge/test_sent_publications.py",
     "tests/actors/broker/test_client_broker.py",
     "tests/actors/broker/test_fanout.py",
     "tests/actors/link/test_encrypted_links.py",
