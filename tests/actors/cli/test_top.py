@@ -34,7 +34,11 @@ from ...support.mqtt_harness import Raw, Served, close_clients, served
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {
-    **{name: value for name, value in os.environ.items() if not name.startswith(("LEXICAST_", "RAY_", "COLUMNS"))},
+    **{
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("LEXICAST_", "RAY_", "COLUMNS", "LINES"))
+    },
     "PYTHONPATH": str(ROOT / "src"),
     "TERM": "xterm-256color",
 }

@@ -7,8 +7,10 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,7 @@ def test_packages_that_are_missing_or_broken_leave_no_traceback(tmp_path: Path, 
 
 LOADS_NOTHING = """
 import sys
+import tempfile
 from lexicast.actors.doctor.examination import Examination
 from lexicast.cluster.config.tables import load_config
 parts = Examination(load_config(overrides=dict(word.split("=", 1) for word in sys.argv[1:]))).parts()
@@ -182,8 +185,15 @@ def test_a_part_that_fails_or_hangs_is_a_finding() -> None:
     assert "no such disk" in found[0].is_so
 
 
-def test_sessions_of_ray_are_in_use_while_somebody_listens(tmp_path: Path) -> None:
-    folders = [tmp_path / "ray" / "session_a", tmp_path / f"lexicast-{os.getuid()}-0" / "ray" / "session_b"]
+@pytest.fixture
+def near_root() -> Iterator[Path]:
+    """A folder whose name leaves room for that of a socket (108 bytes)."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+
+
+def test_sessions_of_ray_are_in_use_while_somebody_listens(near_root: Path) -> None:
+    folders = [near_root / "ray" / "session_a", near_root / f"lexicast-{os.getuid()}-0" / "ray" / "session_b"]
     for folder in folders:
         (folder / "sockets").mkdir(parents=True)
         (folder / "log").write_bytes(bytes(8192))
@@ -192,7 +202,7 @@ def test_sessions_of_ray_are_in_use_while_somebody_listens(tmp_path: Path) -> No
         ended.close()
         server.bind(str(folders[1] / "sockets" / "raylet"))
         server.listen()
-        found = ray_sessions(tmp_path)
+        found = ray_sessions(near_root)
     assert found.is_all
     assert {each.path: each.is_used for each in found.found} == {str(folders[0]): False, str(folders[1]): True}
     assert all(each.used_bytes >= 8192 for each in found.found)
