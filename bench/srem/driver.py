@@ -55,6 +55,10 @@ PARTS: Final = {
 }
 
 
+# Of what `--quick` measures where nothing is asked for: starting two clusters takes half a minute.
+NOT_QUICK: Final = ("live",)
+
+
 def measure(report: DriverReport) -> None:
     """The parts that are asked for, one after the other, on one core."""
     options = report.options
@@ -77,9 +81,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The options."""
     parser = reports.parser("srem", __doc__, default_targets="lexicast")
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn by chance (default %(default)s)")
-    parser.add_argument("--only", type=_parts, default=list(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument(
+        "--only",
+        type=_parts,
+        help=f"some of {','.join(PARTS)} (default: all; with --quick all but {','.join(NOT_QUICK)})",
+    )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="draw pictures there")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.only is None:
+        options.only = [name for name in PARTS if not (options.quick and name in NOT_QUICK)]
+    return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """Part `churn`: subscriptions that come and go while events are matched.
 
     index_churn_s          subscriptions that come and go in a second, one for one, flat out: the work that the index
-                           does afterwards included, nothing matched; at 40,000 and a million (quick: 100,000) the less
+                           does afterwards included, nothing matched; at 40,000 and a million (quick: 50,000) the less
     index_loop_ms          the longest turn of the event loop with RATE of them a second: 50 come and go, the index
                            moves 256 boxes, 256 events are matched, each a turn; its CPU time, so without what other
                            processes took of the core; index_loop_wall_ms: with that; the more of both

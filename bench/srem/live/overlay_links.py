@@ -54,7 +54,7 @@ WAIT_S: Final = 120.0
 IDLE_S: Final = 5.0
 # Of members that have all come at once views are right after so many cycles.
 SETTLING_CYCLES: Final = 20
-QUICK_SETTLING_CYCLES: Final = 3
+QUICK_SETTLING_CYCLES: Final = 1
 COORDINATOR, BROKER = "coordinator-0", "broker-0"
 
 
