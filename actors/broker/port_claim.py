@@ -20,7 +20,8 @@ import random
 import socket
 import tempfile
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -64,20 +65,29 @@ def claim_port(host: str, port: int, cluster_id: str, knob: str = PORT_OPTION) -
     The claim also keeps the port bound (not listening), so that the system gives it to nobody while a broker
     restarts. Raises UnavailableError: in use by another program or cluster, or not allowed.
     """
-    if port == 0:
-        port = _free_port(host)
     try:
-        lock = _open_lock(_lock_path(port), port)
-        try:
-            holder = _lock_for(lock, host, port, cluster_id)
-            if holder != cluster_id:
-                raise UnavailableError(busy(port, f"another lexicast cluster ({holder or 'unknown'})"))
-            return PortClaim(port, lock, reuse_port_socket(host, port))
-        except BaseException:
-            os.close(lock)
-            raise
+        return _claim_this(host, port, cluster_id) if port else _claim_any(host, cluster_id)
     except UnavailableError as error:
         raise UnavailableError(str(error).replace(PORT_OPTION, knob)) from None
+
+
+def _claim_this(host: str, port: int, cluster_id: str, alone: bool = False) -> PortClaim:
+    """`alone`: nobody may have it yet, this cluster neither."""
+    with _lock_file(port) as lock:
+        if alone and not _try(lock, fcntl.LOCK_EX):
+            raise UnavailableError(busy(port, "a lexicast cluster"))
+        holder = _lock_for(lock, host, port, cluster_id)
+        if holder != cluster_id:
+            raise UnavailableError(busy(port, f"another lexicast cluster ({holder or 'unknown'})"))
+        return PortClaim(port, lock, reuse_port_socket(host, port))
+
+
+def _claim_any(host: str, cluster_id: str) -> PortClaim:
+    """Somebody else may choose the same at the same time: one gets it, the other tries another."""
+    for port in _choices():
+        with suppress(UnavailableError):
+            return _claim_this(host, port, cluster_id, alone=True)
+    return _claim_this(host, _systems_choice(host), cluster_id, alone=True)
 
 
 def reuse_port_socket(host: str, port: int) -> socket.socket:
@@ -137,13 +147,16 @@ def check_free(host: str, port: int) -> None:
             raise _bind_error(host, port, error) from None
 
 
-def _free_port(host: str) -> int:
-    """One that the system gives to nobody by itself: it is free now, and bound seconds later, by another process."""
+def _choices() -> list[int]:
+    """Those that the system gives to nobody by itself: a claimed one is bound seconds later, by another process. Drawn
+    by the system too: a program may have seeded `random`, and all of its processes would draw alike."""
     below = min(_first_ephemeral(), CHOSEN_BELOW)
-    for port in random.sample(range(CHOSEN_FROM, below), k=CHOICES) if below - CHOSEN_FROM >= CHOICES else ():
-        with suppress(UnavailableError):
-            check_free(host, port)
-            return port
+    if below - CHOSEN_FROM < CHOICES:
+        return []
+    return random.SystemRandom().sample(range(CHOSEN_FROM, below), k=CHOICES)
+
+
+def _systems_choice(host: str) -> int:
     family, address = _resolve(host, 0)
     with closing(socket.socket(family, socket.SOCK_STREAM)) as sock:
         try:
@@ -180,17 +193,21 @@ def _bind_error(host: str, port: int, error: OSError) -> UnavailableError:
     return UnavailableError(f"cannot listen on {host} port {port}: {error.strerror}")
 
 
-def _lock_path(port: int) -> Path:
-    return Path(tempfile.gettempdir()) / f"lexicast-mqtt-{port}.lock"
-
-
-def _open_lock(path: Path, port: int) -> int:
+@contextmanager
+def _lock_file(port: int) -> Iterator[int]:
+    """The port's lock file, open; it stays open unless an error ends the block."""
+    path = Path(tempfile.gettempdir()) / f"lexicast-mqtt-{port}.lock"
     try:
-        return open_lock(path, os.O_NOFOLLOW)
+        lock = open_lock(path, os.O_NOFOLLOW)
     except PermissionError:
         raise UnavailableError(busy(port, f"another user (who owns {path})")) from None
     except OSError as error:
         raise UnavailableError(f"cannot open {path}: {error.strerror}") from None
+    try:
+        yield lock
+    except BaseException:
+        os.close(lock)
+        raise
 
 
 def _write_id(lock: int, cluster_id: str) -> None:

@@ -13,7 +13,8 @@ from lexicast.cluster.errors import UnavailableError
 
 from ..peers.targets import program_of
 from ..stage.clusters import start_lexicast
-from ..stage.servers import Address, Target, free_port, spawn_child, wait_until
+from ..stage.ports import free_port
+from ..stage.servers import Address, Target, spawn_child, wait_until
 
 HOST: Final = "127.0.0.1"
 _CONFIG: Final = """

@@ -15,10 +15,10 @@ from typing import Final
 from rich.console import Console
 
 import lexicast
-from lexicast.actors.broker.port_claim import claim_port
 
 from ..data.flights import Event, Replay, prepare_flights
 from ..demo.on_cluster import DemoCluster, on_cluster
+from ..stage.ports import free_port
 from .aircraft import Aircraft, Airport, aircraft, airports, when
 
 TICK_S: Final = 1.0
@@ -55,13 +55,6 @@ def prepare_map(folder: Path, messages: int = FLIGHTS) -> tuple[Replay, dict[str
 def http_config(port: int | None) -> str:
     """The configuration of a cluster with its page at a port; None, 0: at a free one."""
     return f"[http]\nport = {port or free_port()}\n"
-
-
-def free_port() -> int:
-    """One that nobody has."""
-    claim = claim_port("127.0.0.1", 0, "a demo")
-    claim.close()
-    return claim.port
 
 
 async def fly(bus: lexicast.Client, replay: Replay, known: dict[str, Airport], seconds: float | None) -> None:

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import lexicast
-from lexicast.actors.broker.port_claim import claim_port
 from lexicast.cluster.errors import UnavailableError
 
 from .. import report as reports
@@ -38,6 +37,7 @@ from ..peers.session_opening import SessionSpec, open_sessions, raise_open_files
 from ..peers.wire import wire_of
 from ..report import DriverReport
 from ..stage.clusters import READY_FILE, data_dir, start_lexicast
+from ..stage.ports import free_port
 from ..stage.servers import Target
 from .first_load import first_loads
 
@@ -88,10 +88,8 @@ def measure(report: DriverReport) -> None:
 @contextlib.contextmanager
 def running() -> Iterator[tuple[Target, str]]:
     """A cluster, and the address of its page."""
-    claim = claim_port("127.0.0.1", 0, "a driver")
-    claim.close()
     with tempfile.TemporaryDirectory(prefix="lexicast-bench-") as folder:
-        target = start_lexicast(Path(folder), f"[http]\nport = {claim.port}\n")
+        target = start_lexicast(Path(folder), f"[http]\nport = {free_port()}\n")
         try:
             yield target, json.loads((Path(folder) / READY_FILE).read_text())["pages"][0]
         finally:

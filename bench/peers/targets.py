@@ -20,7 +20,8 @@ from pathlib import Path
 from lexicast.cluster.errors import LexicastError, UsageError
 
 from ..stage.clusters import start_lexicast
-from ..stage.servers import Address, Target, free_port, from_ready_file, spawn_child, wait_until
+from ..stage.ports import free_port
+from ..stage.servers import Address, Target, from_ready_file, spawn_child, wait_until
 
 NAMES = ("lexicast", "mosquitto", "nats", "toy")
 

@@ -27,7 +27,8 @@ from lexicast.cluster.security.rules import AccessRules
 from .. import report as reports
 from ..peers.targets import TargetMissingError
 from ..report import DriverReport
-from ..stage.servers import Address, Target, free_port, spawn_child, wait_until
+from ..stage.ports import free_port
+from ..stage.servers import Address, Target, spawn_child, wait_until
 from .asked_clients import AskedClient
 
 QUESTIONS: Final = 10_000

@@ -33,7 +33,8 @@ from ..peers.targets import TargetMissingError, start_mosquitto
 from ..peers.wire import Wire, wire_of
 from ..report import DriverReport
 from ..stage.clusters import start_lexicast
-from ..stage.servers import Address, Target, free_port
+from ..stage.ports import free_port
+from ..stage.servers import Address, Target
 
 SUBSCRIBERS: Final = (1, 10, 100)
 CONNECTIONS: Final = 2_000

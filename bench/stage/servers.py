@@ -11,7 +11,6 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -106,14 +105,6 @@ def log_tail(log: Path, lines_max: int = 5) -> str:
     """The last lines that a process wrote, joined into one for an error's message."""
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     return " | ".join(lines[-lines_max:]) or "its log is empty"
-
-
-def free_port() -> int:
-    """A port of loopback that is free now: for peers that cannot pick one and tell us."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    return int(port)
 
 
 _LIBC = ctypes.CDLL(None)

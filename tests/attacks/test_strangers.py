@@ -25,9 +25,9 @@ import pytest
 
 from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import V5, Connect
+from lexicast.bench.stage.ports import free_port
 from lexicast.cluster.protocol.messages import CHALLENGE, HELLO, NONCE_BYTES, OFFER
 
-from ..support.certificates import free_port
 from ..support.up import OWN_ENVIRONMENT, lexicast_up
 
 NOBODY = 65_534

@@ -28,7 +28,8 @@ from lexicast.bench.replication.session_crowd import (
 )
 from lexicast.bench.replication.session_state import TOLD, TURNS, UNTOLD, costs, measure_session_state
 from lexicast.bench.report import DriverReport, Steps
-from lexicast.bench.stage.servers import Address, Target, free_port
+from lexicast.bench.stage.ports import free_port
+from lexicast.bench.stage.servers import Address, Target
 from lexicast.cluster.errors import PeerError
 
 COUNT = 20

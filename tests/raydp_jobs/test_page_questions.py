@@ -17,12 +17,12 @@ from urllib.error import HTTPError
 import pytest
 
 import lexicast.sync
+from lexicast.bench.stage.ports import free_port
 from lexicast.cluster.security.operator_token import operator_token
 from lexicast.raydp_jobs.history.reading import Reader, topic_matcher
 from lexicast.raydp_jobs.jobs import page_questions
 from lexicast.raydp_jobs.jobs.page_questions import CELL_CHARACTERS_MAX, answer_lines, bounded, page_value
 
-from ..support.certificates import free_port
 from ..support.up import lexicast_up
 
 needs_spark = pytest.mark.skipif(find_spec("raydp") is None, reason="needs lexicast[spark]")

@@ -16,12 +16,12 @@ import lexicast
 from lexicast.actors.bridge.server import BridgeServer
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.client.client import Client
+from lexicast.bench.stage.ports import free_port
 from lexicast.cluster.blocks import PUBLICATIONS
 from lexicast.cluster.bridges.definitions import BridgeDefinition, BridgeSecrets, read_definitions
 from lexicast.cluster.bridges.hops import short_id
 from lexicast.cluster.errors import StoreFullError
 
-from .certificates import free_port
 from .harness import Cluster
 from .mqtt_harness import HOST
 

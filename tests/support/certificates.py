@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lexicast.actors.broker.port_claim import claim_port
 from lexicast.actors.tls.development_certificates import DevelopmentAuthority
+from lexicast.bench.stage.ports import free_port
 
 from .mqtt_harness import HOST, Served, served
 
@@ -21,13 +21,6 @@ def authority(folder: Path, *clients: str) -> DevelopmentAuthority:
     for name in clients:
         made.issue_client(name)
     return made
-
-
-def free_port() -> int:
-    """One that nobody has, nor is given by the system."""
-    claim = claim_port(HOST, 0, "tests")
-    claim.close()
-    return claim.port
 
 
 def server_knobs(made: DevelopmentAuthority, clients: str = "no", **knobs: Any) -> dict[str, Any]:

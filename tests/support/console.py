@@ -11,10 +11,10 @@ import aiohttp
 from lexicast.actors.console.server import ConsoleServer
 from lexicast.actors.console.sql.program import NO_SQL, SqlProgram
 from lexicast.actors.status.cluster_status import cannot_ask
+from lexicast.bench.stage.ports import free_port
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.membership import CONSOLE, Member
 
-from .certificates import free_port
 from .harness import TEST_NODE, Cluster
 
 

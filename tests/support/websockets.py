@@ -13,8 +13,9 @@ from typing import Any, Self, cast
 from lexicast.actors.mqtt.codec.packets import V5, ConnAck, Connect
 from lexicast.actors.mqtt.websocket.frames import BINARY, CLOSE, PING
 from lexicast.actors.tls.development_certificates import DevelopmentAuthority
+from lexicast.bench.stage.ports import free_port
 
-from .certificates import free_port, server_knobs
+from .certificates import server_knobs
 from .mqtt_harness import HOST, WAIT_S, Raw, Served, served, unique
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="

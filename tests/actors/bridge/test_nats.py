@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from lexicast.actors.broker.server import BrokerServer
+from lexicast.bench.stage.ports import free_port
 
 from ...support.bridge_harness import OtherBroker, bridge, client_of, definition
-from ...support.certificates import free_port
 from ...support.harness import Cluster, eventually
 from ...support.mqtt_harness import Raw, close_clients
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from lexicast.actors.launch.bridge_files import read_bridges
+from lexicast.bench.stage.ports import free_port
 
 from ...support.bridge_harness import EXECUTABLE, bridge, client_of, mosquitto
-from ...support.certificates import authority, free_port
+from ...support.certificates import authority
 from ...support.harness import Cluster, eventually
 from ...support.mqtt_harness import HOST, Raw, close_clients
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,49 @@ def test_port_0_takes_a_free_port(claim: PortClaim) -> None:
     assert claim.port > 0
     with closing(claim_port(HOST, 0, "theirs")) as other:
         assert other.port != claim.port
+
+
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
+def test_who_chooses_the_same_port_at_the_same_time_gets_another(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between choice and lock another one comes, of this cluster (its port for TLS) or of another."""
+    others: list[PortClaim] = []
+    lock_file = ports._lock_file
+
+    def later(port: int) -> AbstractContextManager[int]:
+        if not others:
+            monkeypatch.setattr(ports, "_lock_file", lock_file)
+            others.append(claim_port(HOST, port, whose))
+        return lock_file(port)
+
+    monkeypatch.setattr(ports, "_lock_file", later)
+    with closing(claim_port(HOST, 0, "ours")) as claim, closing(others[0]) as other:
+        assert claim.port != other.port
+
+
+def test_programs_that_have_seeded_their_randomness_alike_do_not_choose_alike() -> None:
+    """As hypothesis does, in all processes that run tests."""
+    random.seed(0)
+    first = ports._choices()
+    random.seed(0)
+    assert not first or ports._choices() != first
+
+
+def test_who_claims_while_the_lock_is_let_go_has_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To turn an exclusive lock into a shared one is not atomic."""
+    others: list[PortClaim] = []
+    lock = ports._try
+
+    def in_between(descriptor: int, operation: int) -> bool:
+        if operation == fcntl.LOCK_SH and not others:
+            lock(descriptor, fcntl.LOCK_UN)
+            monkeypatch.setattr(ports, "_try", lock)
+            (file,) = tmp_path.glob("*.lock")
+            others.append(claim_port(HOST, int(file.stem.rpartition("-")[2]), "theirs"))
+        return lock(descriptor, operation)
+
+    monkeypatch.setattr(ports, "_try", in_between)
+    with closing(claim_port(HOST, 0, "ours")) as claim, closing(others[0]) as other:
+        assert claim.port != other.port
 
 
 def test_the_system_gives_the_port_taken_for_0_to_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

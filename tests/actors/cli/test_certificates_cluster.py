@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from lexicast.actors.tls.development_certificates import DevelopmentAuthority
+from lexicast.bench.stage.ports import free_port
 from lexicast.cluster.security.passwords import SHA512, hash_password, with_user
 
-from ...support.certificates import free_port
 from ...support.up import OWN_ENVIRONMENT, lexicast_up
 
 WAIT_S = 120.0

@@ -18,8 +18,8 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 import lexicast
+from lexicast.bench.stage.ports import free_port
 
-from ...support.certificates import free_port
 from ...support.up import lexicast_up
 
 CHROMIUM = shutil.which("chromium") or ""

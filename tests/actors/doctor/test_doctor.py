@@ -20,9 +20,9 @@ from lexicast.actors.doctor.cluster_facts import ray_sessions
 from lexicast.actors.doctor.examination import examine
 from lexicast.actors.doctor.findings import OK, PROBLEM, WARNING, Finding
 from lexicast.actors.tls.development_certificates import DevelopmentAuthority
+from lexicast.bench.stage.ports import free_port
 from lexicast.cluster.security.passwords import ARGON2ID, SALT_BYTES, hash_password
 
-from ...support.certificates import free_port
 from ...support.up import OWN_ENVIRONMENT, lexicast_up
 
 TIMEOUT_S = 60

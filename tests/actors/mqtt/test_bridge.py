@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ...support.certificates import free_port
+from lexicast.bench.stage.ports import free_port
+
 from ...support.harness import eventually
 from ...support.mqtt_harness import HOST, Raw, Served, close_clients, served, unique
 
