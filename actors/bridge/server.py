@@ -45,6 +45,7 @@ from ..mqtt.codec.packets import (
     SubscriptionOptions,
     Unsubscribe,
 )
+from .bridge_bit import BridgeBit
 from .counters import BridgeCounters
 from .handshake import (
     RemoteTerms,
@@ -111,10 +112,10 @@ class BridgeServer:
         self._connack: asyncio.Future[ConnAck] | None = None
         self._answers: dict[int, asyncio.Future[SubAck]] = {}
         self._next_request = 0
-        self._tells_bridge = definition.tells_bridge and self._version != V5
-        # It has let one in that said it: where it closes now there is another reason.
-        self._knows_bridges = False
-        self._started = self._subscribed = False
+        self._bit = BridgeBit(definition.tells_bridge and self._version != V5)
+        self._started = False
+        # Whether the subscriptions were made with the bridge bit; None: not all are made.
+        self._subscribed_with_bit: bool | None = None
         self._filters_refused: list[str] = []
         self._since_us = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -189,6 +190,7 @@ class BridgeServer:
             self._terms = None
             self._outgoing.lost()
             self._incoming.lost()
+            self._bit.ended()
             self._since_us = time.time_ns() // 1_000
             link.end("it is over")
             self._link = None
@@ -197,22 +199,21 @@ class BridgeServer:
     async def _open(self, link: RemoteLink) -> RemoteTerms:
         clean = self._definition.clean_start and not self._started
         self._connack = asyncio.get_running_loop().create_future()
-        tells = self._tells_bridge
-        link.send_packet(connect_of(self._definition, self._secrets, self._own_id, clean, tells))
-        connack = await self._answer(link, self._connack)
-        if (connack is None and not self._knows_bridges) or (connack is not None and refuses_version(connack)):
-            # A broker that knows no bridges closes, or says that it does not speak this protocol.
-            self._tells_bridge = self._definition.tells_bridge and self._version != V5 and not tells
-            self._subscribed = False
-        if connack is None:
-            raise UnavailableError(link.reason)
+        link.send_packet(connect_of(self._definition, self._secrets, self._own_id, clean, self._bit.tells))
+        try:
+            connack: ConnAck = await self._answer(link, self._connack)
+        except UnavailableError:
+            self._bit.unanswered()
+            raise
+        if refuses_version(connack):
+            self._bit.refused()
         if why := refusal(connack):
             raise UnavailableError(why)
-        self._knows_bridges = self._knows_bridges or tells
+        self._bit.accepted()
         return granted_terms(self._definition, connack)
 
     async def _answer(self, link: RemoteLink, answer: asyncio.Future[Any]) -> Any:
-        """What is answered; None where the connection ends before. Raises UnavailableError when it takes too long."""
+        """What is answered. Raises UnavailableError: the connection has ended before, or it takes too long."""
         ending = asyncio.ensure_future(link.ended.wait())
         try:
             await asyncio.wait([answer, ending], timeout=ANSWER_S, return_when=asyncio.FIRST_COMPLETED)
@@ -220,28 +221,25 @@ class BridgeServer:
             ending.cancel()
         if answer.done():
             return answer.result()
-        if link.ended.is_set():
-            return None
-        raise UnavailableError(f"it does not answer within {ANSWER_S:.0f} s")
+        raise UnavailableError(link.reason if link.ended.is_set() else f"it does not answer within {ANSWER_S:.0f} s")
 
     async def _subscribe(self, link: RemoteLink, terms: RemoteTerms) -> None:
         """What comes may come before it is answered. Raises UnavailableError."""
         wanted = subscriptions_of(self._definition)
         # In 3.1.1 each SUBSCRIBE brings what is retained once more.
-        if not wanted or (terms.session_present and self._subscribed and self._version != V5):
+        goes_on = terms.session_present and self._version != V5
+        if not wanted or (goes_on and self._subscribed_with_bit == self._bit.tells):
             return
         self._filters_refused = []
         for filters in (wanted[at : at + 20] for at in range(0, len(wanted), 20)):
             suback = await self._answer(link, self._request(link, filters))
-            if suback is None:
-                raise UnavailableError(link.reason)
             if len(suback.reason_codes) != len(filters):
                 raise UnavailableError(f"it answers {len(filters)} filters with {len(suback.reason_codes)} codes")
             for number in failed(suback.reason_codes):
                 told = filters[number][0].decode()
                 self._filters_refused.append(told)
                 self.counters.error(f"the other broker does not let it subscribe to {told!r}")
-        self._subscribed = not self._filters_refused
+        self._subscribed_with_bit = None if self._filters_refused else self._bit.tells
 
     def _request(self, link: RemoteLink, filters: list[tuple[bytes, SubscriptionOptions]]) -> asyncio.Future[SubAck]:
         packet_id = self._request_id()
@@ -280,7 +278,7 @@ class BridgeServer:
     @property
     def _echoing(self) -> bool:
         """Whether what is published there comes back: 5 has No Local, 3.1.1 the bridge bit, where it is known."""
-        return self._version != V5 and not self._tells_bridge
+        return self._version != V5 and not self._bit.tells
 
     # -- packets
 

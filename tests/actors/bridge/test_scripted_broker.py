@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lexicast.actors.bridge.bridge_bit import LOYAL_MAX
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.mqtt.codec import PacketReader, encode_packet
 from lexicast.actors.mqtt.codec.packets import (
@@ -256,6 +257,24 @@ async def test_a_broker_that_knew_bridges_is_told_of_one_again_whatever_has_clos
             there.cut()
             await eventually(lambda: server.status()["connects"] == 2 and server.status()["connected"])
             assert [each.bridge for each in there.connects] == [True] * 4
+
+
+async def test_a_broker_that_knows_bridges_no_more_is_reached_without_the_bit(
+    here: tuple[Cluster, BrokerServer],
+) -> None:
+    """It was asked with the bit for ever."""
+    cluster, broker = here
+    fields, topics = "protocol = '3.1.1'", "[{ filter = '#', direction = 'both' }]"
+    async with scripted() as there, bridge(cluster, broker, definition(there.port, topics, fields)) as server:
+        await eventually(lambda: server.status()["connected"])
+        there.connack = partial(_refusing_bridges, None)
+        there.cut()
+        await eventually(lambda: server.status()["connects"] == 2 and server.status()["connected"])
+        assert [each.bridge for each in there.connects] == [True] * (1 + LOYAL_MAX) + [False]
+        there.connack = lambda _: ConnAck(session_present=True)
+        there.cut()
+        await eventually(lambda: server.status()["connects"] == 3 and server.status()["connected"])
+        assert there.connects[-1].bridge
 
 
 async def test_a_bridge_that_begins_anew_releases_what_it_may_have_had_under_way(
