@@ -119,7 +119,7 @@ class OpenSession:
 
     def begin_publishing(self) -> Publishing:
         """The client's first publication."""
-        self.publisher = Publishing(self._services, self._line, self.subscriber, self._resumed)
+        self.publisher = Publishing(self._services, self._line, self.subscriber, self._connection_releases)
         return self.publisher
 
     def acks(self, run: AckRun) -> None:
@@ -146,9 +146,12 @@ class OpenSession:
         self.acks(AckRun(_KINDS[type(ack)], [ack.packet_id]))
 
     def _release(self, ids: list[int]) -> None:
+        self._connection_releases().release(ids)
+
+    def _connection_releases(self) -> Releases:
         if self._releases is None:
             self._releases = Releases(self._services.engine, self._line, self.subscriber, self._resumed)
-        self._releases.release(ids)
+        return self._releases
 
     def _change(self, packet: Subscribe | Unsubscribe) -> None:
         """Whatever stands behind it is seen by it, and by nothing that it ends: it is placed and answered first."""

@@ -50,7 +50,7 @@ from .codec.packets import (
     PubRec,
 )
 from .codec.properties import expiry_ms
-from .releases import forget_ids
+from .releases import Releases
 from .services import MqttServices
 from .subscriber import MqttSubscriber
 
@@ -93,7 +93,7 @@ class Publishing:
         "_history",
         "_line",
         "_refused",
-        "_resumed",
+        "_releases",
         "_rights",
         "_room",
         "_services",
@@ -106,9 +106,13 @@ class Publishing:
     )
 
     def __init__(
-        self, services: MqttServices, line: ClientLine, subscriber: MqttSubscriber, resumed: bool = False
+        self,
+        services: MqttServices,
+        line: ClientLine,
+        subscriber: MqttSubscriber,
+        releases: Callable[[], Releases],
     ) -> None:
-        """`resumed`: the session is older than the connection."""
+        """`releases`: the connection's, made when it is first asked for."""
         self._services = services
         self._engine = services.engine
         self._coordinators = services.engine.coordinators
@@ -117,7 +121,7 @@ class Publishing:
         self._session = subscriber.session
         self._subscriber = subscriber
         self._rights = subscriber.rights
-        self._resumed = resumed
+        self._releases = releases
         self._slots: deque[Slot] = deque()
         self._acks_scheduled = False
         # A publication of an MQTT 3.1.1 client is refused: its connection is about to end.
@@ -162,7 +166,7 @@ class Publishing:
             return
         if self._rights is not None and not self._rights.may_write(topic):
             self._rights.refuse("publish", topic, len(payloads))
-            self._not_published(run.qos, ids, NOT_AUTHORIZED)
+            self._not_published(run.qos, ids, NOT_AUTHORIZED, topic)
             return
         flags = run.qos | (RETAIN if run.retain else 0)
         like: Like = NOTHING
@@ -220,7 +224,7 @@ class Publishing:
         session = self._session
         done = mark = None
         if ids is not None:
-            done = self._expecting(flags & QOS_MASK, ids)
+            done = self._expecting(flags & QOS_MASK, ids, topic)
             if flags & QOS_MASK == 2:
                 mark = (session.uid, session.generation, ids)
         origin = session.client_id
@@ -230,14 +234,14 @@ class Publishing:
         if pipeline.full:
             self._services.wait_for_room(self._line)
 
-    def _expecting(self, qos: int, ids: list[int]) -> Done:
+    def _expecting(self, qos: int, ids: list[int], topic: bytes) -> Done:
         """What is to be called with the result of these."""
         slot = Slot(qos, ids)
         self._slots.append(slot)
 
         def done(result: Any) -> None:
             if isinstance(result, str):
-                self._refuse(slot, QUOTA_EXCEEDED)
+                self._refuse(slot, QUOTA_EXCEEDED, topic)
                 if self._session.version != V5 and not self._refused:
                     self._refused = True
                     asyncio.get_running_loop().call_later(REFUSED_S, self._line.disconnect, QUOTA_EXCEEDED)
@@ -353,41 +357,44 @@ class Publishing:
         sys = run.topic.startswith(SYS_PREFIX)
         self._not_published(run.qos, ids, NO_MATCHING_SUBSCRIBERS if sys else NOT_AUTHORIZED)
 
-    def _not_published(self, qos: int, ids: list[int] | None, reason_code: int) -> None:
-        """Say that publications were dropped, as far as it can be said."""
+    def _not_published(self, qos: int, ids: list[int] | None, reason_code: int, topic: bytes = b"") -> None:
+        """Say that publications were dropped, as far as it can be said. `topic`: where they may be those of an earlier
+        connection that were not."""
         if ids is None:
             return  # QoS 0: there is no way to say it, and the standard asks for none (4.7.2)
         if self._session.version == V5:
-            self._answer(qos, ids, reason_code)
+            self._answer(qos, ids, reason_code, topic)
         else:
             # 3.1.1 has no negative answer: "a positive acknowledgement, according to the normal QoS rules, or close"
             # [MQTT-3.3.5-2]; a client that only tries is not worth a closed connection.
             self._answer(qos, ids)
 
-    def _answer(self, qos: int, ids: list[int], reason_code: int = SUCCESS) -> None:
+    def _answer(self, qos: int, ids: list[int], reason_code: int = SUCCESS, topic: bytes = b"") -> None:
         """Acknowledge in its turn what nobody has to commit."""
         slot = Slot(qos, ids)
         self._slots.append(slot)
         if reason_code < UNSPECIFIED_ERROR:
             slot.ready, slot.reason_code = True, reason_code
         else:
-            self._refuse(slot, reason_code)
+            self._refuse(slot, reason_code, topic)
         if not self._acks_scheduled:
             self._slots_ready()
 
-    def _refuse(self, slot: Slot, reason_code: int) -> None:
-        """Once the client is told, ids of QoS 2 mean other publications [MQTT-4.3.3-9]: whatever the groups have of an
-        earlier connection under them is forgotten first, or those others would be taken for it."""
+    def _refuse(self, slot: Slot, reason_code: int, topic: bytes) -> None:
+        """Once the client is told, ids of QoS 2 mean other publications [MQTT-4.3.3-9]: whatever the topic's group has
+        of an earlier connection under them is forgotten first, or those others would be taken for it. (No group has
+        anything of a topic where no client may publish: `topic` is empty.)"""
         slot.reason_code = reason_code
-        slot.ready = slot.qos < 2 or not self._resumed or self._session.version != V5
-        if not slot.ready:
-            self._line.work(self._forget_ids(slot))
 
-    async def _forget_ids(self, slot: Slot) -> None:
-        await forget_ids(self._engine, self._session.uid, self._session.generation, {None: slot.ids})
-        slot.ready = True
-        if not self._acks_scheduled:
-            self._slots_ready()
+        def forgotten() -> None:
+            slot.ready = True
+            if not self._acks_scheduled:
+                self._slots_ready()
+
+        if slot.qos == 2 and topic and self._session.version == V5:
+            slot.ready = not self._releases().refuse(slot.ids, self._coordinators.group_of(topic), forgotten)
+        else:
+            slot.ready = True
 
     async def _fetch(self, dictionaries: list[int]) -> None:
         """The client uses dictionaries that this broker does not hold (it was restarted, or they are older than any

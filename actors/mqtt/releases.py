@@ -1,15 +1,15 @@
 """Releases of QoS 2 publications: a client's PUBRELs, answered once the groups' forgetting of the ids is durable.
 
-The client may use the ids again then. PUBRELs that arrive meanwhile are gathered into the next round; at most
-RELEASES_MAX wait, then the client is not read.
+The client may use the ids again then; those of publications that are refused, too. What arrives meanwhile is gathered
+into the next round; where RELEASES_MAX ids wait the client is not read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lexicast.cluster.errors import UnavailableError
 
@@ -18,7 +18,7 @@ from ..broker.pipelines.pipeline import Pipeline
 from .client_line import RELEASES, ClientLine
 from .codec.encode import encode_replies
 from .owning.owned_sessions import RETRY_S
-from .session import Reply
+from .session import PACKET_ID_MAX, Reply
 from .subscriber import MqttSubscriber
 
 if TYPE_CHECKING:
@@ -27,13 +27,31 @@ if TYPE_CHECKING:
 RELEASES_MAX = 1_000
 
 
+class _Waiting(NamedTuple):
+    """Ids by the group that is to forget them (None: all), and what follows once they have: answers, and a call."""
+
+    wanted: dict[int | None, list[int]]
+    replies: list[Reply]
+    done: Callable[[], None] | None = None
+
+
 class Releases:
-    """See the module's docstring. Of a connection that is open, made at its first PUBREL.
+    """See the module's docstring. Of a connection that is open, made at its first PUBREL or refused publication.
 
     `resumed`: the session is older than the connection, so ids that it does not know may be of an earlier one.
     """
 
-    __slots__ = ("_engine", "_line", "_releasing", "_resumed", "_session", "_waiting", "_waiting_ids", "_write")
+    __slots__ = (
+        "_engine",
+        "_line",
+        "_refused",
+        "_releasing",
+        "_resumed",
+        "_session",
+        "_waiting",
+        "_waiting_ids",
+        "_write",
+    )
 
     def __init__(self, engine: BrokerEngine, line: ClientLine, subscriber: MqttSubscriber, resumed: bool) -> None:
         self._engine = engine
@@ -41,9 +59,11 @@ class Releases:
         self._write = subscriber.write
         self._session = subscriber.session
         self._resumed = resumed
-        self._waiting: list[tuple[dict[int | None, list[int]], list[Reply]]] = []
+        self._waiting: list[_Waiting] = []
         self._waiting_ids = 0
         self._releasing = False
+        # A bit for each packet id: whether a publication under it was refused in this connection.
+        self._refused: bytearray | None = None
 
     def release(self, ids: list[int]) -> None:
         """PUBREL. Raises MqttProtocolError."""
@@ -57,8 +77,32 @@ class Releases:
         if unknown and self._resumed:
             # Of an earlier connection, perhaps to another broker: whichever group remembers them.
             wanted[None] = unknown
-        self._waiting.append((wanted, released.replies))
-        self._waiting_ids += len(ids)
+        self._enter(_Waiting(wanted, released.replies), len(ids))
+
+    def refuse(self, ids: list[int], group: int, done: Callable[[], None]) -> bool:
+        """Publications to a topic of `group` are refused, and the client may use their ids for others once it is told
+        [MQTT-4.3.3-9]: `done` is called when that can be. False: it can at once.
+
+        What an earlier connection had stored under an id is of the same topic, since what was not answered is sent
+        again as it was [MQTT-4.4.0-1]. So this group is asked, once for each id: what this connection publishes under
+        it later is stored and released, or stored by nobody.
+        """
+        if not self._resumed:
+            return False
+        refused = self._refused
+        if refused is None:
+            refused = self._refused = bytearray((PACKET_ID_MAX >> 3) + 1)
+        first = [packet_id for packet_id in ids if not refused[packet_id >> 3] & 1 << (packet_id & 7)]
+        for packet_id in first:
+            refused[packet_id >> 3] |= 1 << (packet_id & 7)
+        if not first:
+            return False
+        self._enter(_Waiting({group: first}, [], done), len(first))
+        return True
+
+    def _enter(self, waiting: _Waiting, ids: int) -> None:
+        self._waiting.append(waiting)
+        self._waiting_ids += ids
         if self._waiting_ids >= RELEASES_MAX:
             self._line.pause(RELEASES)
         if not self._releasing:
@@ -71,13 +115,16 @@ class Releases:
             while self._waiting:
                 releases, self._waiting, self._waiting_ids = self._waiting, [], 0
                 wanted: dict[int | None, list[int]] = {}
-                for listed, _ in releases:
-                    for group, ids in listed.items():
+                for waiting in releases:
+                    for group, ids in waiting.wanted.items():
                         wanted.setdefault(group, []).extend(ids)
                 await forget_ids(self._engine, self._session.uid, self._session.generation, wanted)
-                if self._line.is_open:
-                    replies = [reply for _, answers in releases for reply in answers]
+                replies = [reply for waiting in releases for reply in waiting.replies]
+                if replies and self._line.is_open:
                     self._write(encode_replies(replies, self._session.version))
+                for waiting in releases:
+                    if waiting.done is not None:
+                        waiting.done()
                 self._line.resume(RELEASES)
         finally:
             self._releasing = False

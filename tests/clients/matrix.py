@@ -60,7 +60,6 @@ LACKS: Final = {
     ("paho_c", "aliases_in"): "paho C leaves an aliased topic empty, and gives the program its number",
     ("paho_c", "websocket"): _FRAMES,
     ("paho_c", "websocket_tls"): _FRAMES,
-    ("mosquitto", "break_sending"): "not settled: in MQTT 5 some runs fail (of six, two)",
     ("mosquitto", "aliases_in"): "libmosquitto 2.0 takes an aliased topic, which is empty, for a fault",
     ("aiomqtt", "break_sending"): _NO_RECONNECT,
     ("aiomqtt", "break_receiving"): _NO_RECONNECT,

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -105,7 +106,11 @@ class Served:
 
     def run(self, work: Coroutine[Any, Any, T], wait_s: float = WAIT_S * 2) -> T:
         """Run something in the cluster's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(wait_s)
+        return self.begin(work).result(wait_s)
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin something in the cluster's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def broker(self, index: int = 0) -> BrokerServer:
         """A broker; look, do not touch (it lives in another thread)."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lexicast.actors.mqtt import releases
 from lexicast.actors.mqtt.codec.packets import (
     NOT_AUTHORIZED,
     V5,
@@ -19,6 +20,7 @@ from lexicast.actors.mqtt.codec.packets import (
     SubscriptionOptions,
     Will,
 )
+from lexicast.actors.mqtt.releases import forget_ids
 
 from ...support.harness import eventually
 from ...support.mqtt_harness import Raw, Served, close_clients, served, unique
@@ -305,3 +307,34 @@ async def test_a_will_is_asked_about_again_when_it_is_due(door: Door, delay_s: i
             assert door.refused("will") == before
         door.open()
     assert await watcher.ping() == []
+
+
+@pytest.mark.mqtt("MQTT-4.3.3-9")
+async def test_a_refusal_in_a_session_that_goes_on_asks_the_topic_s_group_once(
+    door: Door, cluster: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All groups were asked, at each refusal: a client without rights had a hundred requests made by each packet."""
+    asked: list[dict[int | None, list[int]]] = []
+
+    async def forget(engine: Any, uid: bytes, generation: int, wanted: dict[int | None, list[int]]) -> None:
+        asked.append({group: list(ids) for group, ids in wanted.items()})
+        await forget_ids(engine, uid, generation, wanted)
+
+    monkeypatch.setattr(releases, "forget_ids", forget)
+    door.rules("topic write ok")
+    name, group_of = unique(), cluster.broker().engine.coordinators.group_of
+    for clean in (True, False):
+        client = await Raw.connect(door.port, name, clean=clean, **LASTING)
+        client.answers = False
+        for topic in (b"no/a", b"no/a", b"$x/no"):
+            for packet_id in (7, 8):
+                client.send(Publish(topic, b"m", 2, packet_id=packet_id))
+            assert [await client.expect(PubRec) for _ in (7, 8)] == [PubRec(i, NOT_AUTHORIZED) for i in (7, 8)]
+        client.send(Publish(b"no/b", b"m", 2, packet_id=9))
+        assert await client.expect(PubRec) == PubRec(9, NOT_AUTHORIZED)
+        client.send(Publish(b"$x/no", b"m", 2, packet_id=10))
+        assert await client.expect(PubRec) == PubRec(10, NOT_AUTHORIZED)
+        await client.disconnect()
+    # Of the session that goes on alone: that of the new one has no earlier connection.
+    flat = sorted((group, i) for each in asked for group, ids in each.items() for i in ids)
+    assert flat == sorted([(group_of(b"no/a"), 7), (group_of(b"no/a"), 8), (group_of(b"no/b"), 9)])
