@@ -17,11 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-import uvloop
-
-from lexicast.cluster.errors import LexicastError
-
-from ..stage.parts import Orders, tell_driver
+from ..stage.parts import Orders, run_part, tell_driver
 from .device_connection import DeviceConnection, DeviceWill, FleetDelivery, dial_broker
 from .telemetry import NumberedAccount, Sensors, client_id, device_and_number, device_topic, numbered
 
@@ -176,13 +172,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m lexicast.bench.fleet.devices`; returns the exit code."""
-    options = parse(argv)
-    try:
-        uvloop.run(run(options))
-    except LexicastError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_part(run(parse(argv)))
 
 
 if __name__ == "__main__":

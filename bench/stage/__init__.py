@@ -1,1 +1,2 @@
-"""The stage that drivers stand on: parts in processes of their own, links through proxies, brokers as children."""
+"""The stage that drivers stand on: parts in processes of their own, links through proxies, brokers as children, ports
+for them."""

@@ -12,12 +12,14 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from lexicast.cluster.errors import PeerError
+import uvloop
+
+from lexicast.cluster.errors import LexicastError, PeerError
 
 from .servers import log_tail
 
@@ -32,6 +34,16 @@ def tell_driver(**fields: Any) -> None:
     """A part tells its driver something."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
+
+
+def run_part(work: Coroutine[Any, Any, None]) -> int:
+    """All that a part does; its exit code. What goes wrong is one line."""
+    try:
+        uvloop.run(work)
+    except LexicastError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 class Orders:

@@ -27,9 +27,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
-import uvloop
-
 from lexicast.cluster.errors import UnavailableError, UsageError
+
+from .parts import run_part
 
 QUEUE_BYTES_MAX = 4 * 2**20
 """Bytes that one direction of one connection may hold back."""
@@ -349,12 +349,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--bytes-per-s", type=float, help="rate of each direction of each connection")
     parser.add_argument("--counters", type=Path, metavar="FILE", help="keep the counters here, as JSON")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two writes of it (default 1)")
-    try:
-        uvloop.run(serve(parser.parse_args(argv)))
-    except (UnavailableError, UsageError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_part(serve(parser.parse_args(argv)))
 
 
 if __name__ == "__main__":

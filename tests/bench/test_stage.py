@@ -14,7 +14,7 @@ import pytest
 
 from lexicast.bench.stage import servers
 from lexicast.bench.stage.links import Links
-from lexicast.bench.stage.parts import Part, Stage
+from lexicast.bench.stage.parts import Part, Stage, run_part
 from lexicast.bench.stage.servers import Address, Target
 from lexicast.cluster.errors import PeerError, UnavailableError
 
@@ -67,6 +67,16 @@ def test_memory_of_this_process_is_read() -> None:
 
 
 # -- parts and links
+
+
+def test_what_goes_wrong_in_a_part_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    async def work(error: Exception | None) -> None:
+        if error is not None:
+            raise error
+
+    assert run_part(work(None)) == 0
+    assert run_part(work(UnavailableError("it is away"))) == 1
+    assert capsys.readouterr() == ("", "error: it is away\n")
 
 
 async def test_a_part_that_dies_says_why(tmp_path: Path) -> None:

@@ -18,12 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-import uvloop
-
-from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.errors import UnavailableError
 
 from ...peers.session_opening import raise_open_files
-from ...stage.parts import Orders, tell_driver
+from ...stage.parts import Orders, run_part, tell_driver
 from .plans import CrowdPlan, CrowdTold, Expected, is_shared, own_topic, qos_of, shared_filter
 from .session_client import ERRORS, CrowdClient
 
@@ -168,13 +166,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m lexicast.bench.failover.scenarios.crowd`; returns the exit code."""
-    options = parse(argv)
-    try:
-        uvloop.run(run(options))
-    except LexicastError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_part(run(parse(argv)))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import uvloop
-
-from lexicast.cluster.errors import LexicastError
-
 from ...peers.wire import mqtt_frame
-from ...stage.parts import Orders, tell_driver
+from ...stage.parts import Orders, run_part, tell_driver
 from .plans import PORT, Expected, PublishingPlan, own_topic, qos_of, shared_topic, stamped
 from .session_client import BACK_OFF_LEAST_S, DIAL_S, ERRORS
 from .session_connection import SessionConnection, dial_session
@@ -163,13 +159,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m lexicast.bench.failover.scenarios.publishing`; returns the exit code."""
-    options = parse(argv)
-    try:
-        uvloop.run(run(options))
-    except LexicastError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_part(run(parse(argv)))
 
 
 if __name__ == "__main__":
