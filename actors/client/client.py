@@ -14,7 +14,7 @@ in order within a topic group. What waits is bounded everywhere: see `publisher`
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Final
@@ -305,7 +305,7 @@ class Client:
         *,
         last: int | None = None,
         where: str | None = None,
-    ) -> AsyncIterator[Message]:
+    ) -> AsyncGenerator[Message, None]:
         """What was published to topics that match `filter`, as long as retention has kept it.
 
         From `since` (as in `subscribe`) to `until` (None: to the end, as of the last page), at most `limit` messages;

@@ -61,7 +61,7 @@ class FamilyRequests:
         except TimeoutError:
             pass
         finally:
-            await messages.aclose()  # type: ignore[attr-defined]  # an asynchronous generator
+            await messages.aclose()
         return None
 
 

@@ -123,7 +123,7 @@ class TopicRequests:
         except TimeoutError:
             complete = False
         finally:
-            await messages.aclose()  # type: ignore[attr-defined]  # an asynchronous generator
+            await messages.aclose()
         page = page_of(found, limit, lambda row: row["position"])
         return json_answer({**page, "complete": complete})
 

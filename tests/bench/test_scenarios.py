@@ -43,6 +43,8 @@ from lexicast.bench.failover.scenarios.storm import judge_others
 from lexicast.bench.failover.scenarios.telling import Found, figure_keys, tell_figures, tell_tables
 from lexicast.bench.report import DriverReport
 
+from ..support.harness import eventually
+
 ROOT = Path(__file__).resolve().parents[2]
 MS = 1_000_000
 LACKING = lacking()
@@ -362,9 +364,7 @@ async def test_a_client_that_is_refused_tries_the_next_one_a_moment_later(broker
     living = asyncio.create_task(client.live())
     broker.writers[0].transport.abort()
     await broker.has(0x10, 2)
-    async with asyncio.timeout(5):
-        while client.connection is None:  # noqa: ASYNC110  # of the client
-            await asyncio.sleep(0.01)
+    await eventually(lambda: client.connection is not None, wait_s=5)
     assert client.fate.refused == 1
     assert client.fate.accepted_ns - client.fate.refused_ns > 0.1e9
     await client.end()
@@ -401,9 +401,7 @@ async def test_a_publisher_sends_again_what_was_not_acknowledged(broker: FakeBro
     assert publisher.unanswered() == {"r/all/0": [0, 1]}
     broker.writers[1].write(b"\x70\x02\x00\x01" + b"\x50\x02\x00\x02" + b"\x70\x02\x00\x02")
     await broker.has(0x60, 3)
-    async with asyncio.timeout(5):
-        while publisher.unanswered():  # noqa: ASYNC110  # of the publisher
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not publisher.unanswered(), wait_s=5)
     assert publisher.counts == {"r/all/0": 2}
     assert publisher.reconnects == 1
     living.cancel()

@@ -19,6 +19,7 @@ import pytest
 import lexicast
 from lexicast.bench.failover.load import DrillLoad
 
+from ..support.harness import eventually
 from ..support.up import lexicast_up
 
 TIMEOUT_S = 120.0
@@ -89,9 +90,7 @@ async def test_a_coordinator_that_is_killed_or_stopped_costs_nothing_that_was_ac
                     assert len({leader for _, leader, _ in await states(run)}) == 1
                     os.kill(victim, signal.SIGCONT)
                 await copied(run)
-            async with asyncio.timeout(TIMEOUT_S):
-                while len(got) < number:  # noqa: ASYNC110  # what comes late too
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: len(got) >= number, "what comes late too", TIMEOUT_S, every_s=0.05)
             assert len(acknowledged) == number
             assert sorted(got) == sorted(acknowledged)
             reader.cancel()

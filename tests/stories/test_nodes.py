@@ -18,6 +18,7 @@ import pytest
 
 import lexicast
 
+from ..support.harness import eventually
 from ..support.up import lexicast_up
 
 TIMEOUT_S = 240.0
@@ -158,9 +159,7 @@ class Load:
             yield
             self._stop = True
             await publishing
-            async with asyncio.timeout(TIMEOUT_S):
-                while self.acknowledged - self.got.keys():  # noqa: ASYNC110  # no event tells that all are there
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: self.got.keys() >= self.acknowledged, "what was acknowledged", TIMEOUT_S, 0.05)
             taking.cancel()
 
     async def _publish(self, bus: lexicast.Client) -> None:
@@ -198,10 +197,8 @@ async def test_nodes_come_and_go_and_no_publication_fails(tmp_path: Path) -> Non
                 assert await cli(run, "node", "remove", "c") == (0, "c is none of the cluster's any more\n")
                 await until(run, a="serves", b="serves")
             # Ray takes its time; a start that found the node alive would wait for actors there.
-            async with asyncio.timeout(TIMEOUT_S):
-                log, said = tmp_path / "up.log", "c is away: others go on with what it had"
-                while said not in log.read_text():  # noqa: ASYNC110 - another process writes it
-                    await asyncio.sleep(0.1)
+            log, told = tmp_path / "up.log", "c is away: others go on with what it had"
+            await eventually(lambda: told in log.read_text(), told, TIMEOUT_S, every_s=0.1)
             assert set(load.got) == load.acknowledged
             assert set(load.got.values()) == {1}
             code, said = await cli(run, "node", "drain", "nowhere")

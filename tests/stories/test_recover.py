@@ -22,6 +22,7 @@ import pytest
 import lexicast
 from lexicast.actors.client.client import Client
 
+from ..support.harness import eventually
 from ..support.up import lexicast_up
 
 TIMEOUT_S = 120.0
@@ -99,11 +100,12 @@ class Publisher:
         """It goes on for so long: something is acknowledged all the time."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            before = len(self.acknowledged)
-            async with asyncio.timeout(TIMEOUT_S):
-                while len(self.acknowledged) == before:  # noqa: ASYNC110  # acknowledgements come one by one
-                    await asyncio.sleep(0.01)
+            await self._another()
             await asyncio.sleep(0.1)
+
+    async def _another(self) -> None:
+        before = len(self.acknowledged)
+        await eventually(lambda: len(self.acknowledged) > before, "an acknowledgement", TIMEOUT_S, every_s=0.01)
 
 
 @asynccontextmanager

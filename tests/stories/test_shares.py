@@ -10,7 +10,7 @@ from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.mqtt.codec.packets import PubRec
 from lexicast.cluster.config.tables import Config
 
-from ..support.harness import Cluster, Coordinator, Shifted, eventually
+from ..support.harness import Cluster, Coordinator, Shifted, eventually, silence
 from ..support.mqtt_harness import Closed, Message, Raw, close_clients, unique
 
 BOTH = ("coordinator-0", "coordinator-1")
@@ -66,10 +66,8 @@ def kill(cluster: Cluster, broker: BrokerServer) -> None:
     """Its links and sockets end, and nothing is told."""
     for pipeline in broker.engine.coordinators.pipelines.values():
         if pipeline.link is not None:
-            link = pipeline.link
-            link.send = lambda message: None  # type: ignore[method-assign]  # a dead process says nothing
-            link.send_packed = lambda parts: None  # type: ignore[method-assign]  # nor what was packed
-            link.abort()
+            silence(pipeline.link)
+            pipeline.link.abort()
 
 
 def open_records(coordinator: Coordinator) -> int:

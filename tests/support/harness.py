@@ -64,12 +64,21 @@ STORE = StoreOptions(map_bytes=256 * MIB, quota_bytes=200 * MIB, reserve_bytes=M
 TEST_NODE = "node"
 
 
-async def eventually(true: Callable[[], bool], what: str = "what the test waits for", wait_s: float = WAIT_S) -> None:
-    """Return once `true()`; fail after `wait_s`. The event loop turns meanwhile: no fixed sleeps in tests."""
+async def eventually(
+    true: Callable[[], Any], what: str = "what the test waits for", wait_s: float = WAIT_S, every_s: float = 0.001
+) -> None:
+    """Return once `true()`; fail after `wait_s`. The event loop turns meanwhile: no fixed sleeps in tests. `every_s`:
+    how often it is looked, less often at what other processes do."""
     until = asyncio.get_running_loop().time() + wait_s
     while not true():
         assert asyncio.get_running_loop().time() < until, f"{what} did not come true within {wait_s:.0f} s"
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(every_s)
+
+
+def silence(link: Link) -> None:
+    """The process at this end is dead: it says nothing any more."""
+    for name in ("send", "send_packed"):
+        setattr(link, name, lambda message: None)
 
 
 class Shifted(SystemClock):
@@ -148,7 +157,7 @@ class Coordinator:
         for task in server._tasks:
             task.cancel()
         for link in links:
-            link.send = lambda message: None  # type: ignore[method-assign]  # a dead process answers nothing
+            silence(link)
             link.abort()
         self.disk.die()
         server.led.committer._waiting.clear()
@@ -169,6 +178,20 @@ class Received(NamedTuple):
     offset: int
     topic: bytes
     payload: bytes
+
+
+def numbered(start: int, count: int) -> list[bytes]:
+    return [b"%d" % i for i in range(start, start + count)]
+
+
+def in_order(received: list[Received]) -> bool:
+    """Whether offsets ascend within each group."""
+    last: dict[int, int] = {}
+    for r in received:
+        if r.offset <= last.get(r.group, -1):
+            return False
+        last[r.group] = r.offset
+    return True
 
 
 class Stream(Subscriber):

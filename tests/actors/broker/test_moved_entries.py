@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ from lexicast.cluster.config.tables import Config
 from lexicast.cluster.membership import Member
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.messages import ACK, LEADS, PUBLISH, REQUEST, TAKEN
+
+from ...support.harness import eventually
 
 KEY, CLUSTER = b"k" * 32, "moved"
 GROUPS = 2
@@ -58,12 +60,6 @@ class ScriptedCoordinator:
 
     def bodies(self, group: int) -> list[bytes]:
         return [entry[3] for _, entries in self.batches for entry in entries if entry[0] == group]
-
-
-async def _until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110  # what is looked at belongs to code that tells nobody
-            await asyncio.sleep(0.001)
 
 
 def test_entries_that_were_answered_in_another_order_than_sent_move_in_the_order_sent() -> None:
@@ -118,9 +114,9 @@ async def _two_batches_answered_backwards(moved_while_the_first_is_under_way: bo
 
         publish(MOVES, b"first")
         publish(STAYS, b"stays")
-        await _until(lambda: len(old.batches) == 1)
+        await eventually(lambda: len(old.batches) == 1)
         publish(MOVES, b"second")
-        await _until(lambda: len(old.batches) == 2)
+        await eventually(lambda: len(old.batches) == 2)
         (first, entries), (second, _) = old.batches
         assert {entry[0] for entry in entries} == {MOVES, STAYS}
 
@@ -129,17 +125,17 @@ async def _two_batches_answered_backwards(moved_while_the_first_is_under_way: bo
         first_answer = (ACK, first, [() if entry[0] == MOVES else ((1, 1, 7),) for entry in entries])
         if not moved_while_the_first_is_under_way:
             link.send(first_answer)
-            await _until(lambda: len(results) == 1)
+            await eventually(lambda: len(results) == 1)
         new.links[0].send((LEADS, {MOVES: 2}))
-        await _until(lambda: len(new.bodies(MOVES)) == 2)
+        await eventually(lambda: len(new.bodies(MOVES)) == 2)
         assert new.bodies(MOVES) == [b"first", b"second"]
         if moved_while_the_first_is_under_way:
             link.send(first_answer)
-            await _until(lambda: len(results) == 1)
+            await eventually(lambda: len(results) == 1)
         assert results == [((1, 1, 7),)]
         for tag, found in new.batches:
             new.links[0].send((ACK, tag, [((1, 2, at),) for at, _ in enumerate(found)]))
-        await _until(lambda: len(results) == 3)
+        await eventually(lambda: len(results) == 3)
 
 
 async def test_what_waited_behind_entries_that_move_is_sent_then() -> None:
@@ -148,10 +144,10 @@ async def test_what_waited_behind_entries_that_move_is_sent_then() -> None:
     async with _linked(old, new) as coordinators:
         for number in (b"1", b"2"):
             coordinators.publish(TOPICS[MOVES], 1, [number], "origin")
-            await _until(partial(lambda number: old.bodies(MOVES)[-1:] == [number], number))
+            await eventually(partial(lambda number: old.bodies(MOVES)[-1:] == [number], number))
         coordinators.publish(TOPICS[STAYS], 1, [b"waits"], "origin")
         await asyncio.sleep(0.01)
         assert old.bodies(STAYS) == []
         new.links[0].send((LEADS, {MOVES: 2}))
-        await _until(lambda: old.bodies(STAYS) == [b"waits"])
+        await eventually(lambda: old.bodies(STAYS) == [b"waits"])
         assert new.bodies(MOVES) == [b"1", b"2"]

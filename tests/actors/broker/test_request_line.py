@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from lexicast.actors.broker.python_clients.request_line import RequestLine
+from lexicast.actors.link.link import Link
 
 
 class FakeLink:
@@ -30,7 +31,7 @@ class FakeLink:
 
 async def test_a_few_at_a_time_in_their_order() -> None:
     link = FakeLink()
-    line = RequestLine(link, 2)  # type: ignore[arg-type]  # all that it needs of a link
+    line = RequestLine(cast(Link, link), 2)
     gates, began = [asyncio.Event() for _ in range(5)], list[int]()
 
     async def work(number: int) -> None:
@@ -55,7 +56,7 @@ async def test_a_few_at_a_time_in_their_order() -> None:
 
 async def test_nothing_begins_while_no_answers_are_taken() -> None:
     link = FakeLink()
-    line = RequestLine(link, 2)  # type: ignore[arg-type]  # all that it needs of a link
+    line = RequestLine(cast(Link, link), 2)
     done: list[int] = []
 
     async def work() -> None:
@@ -73,7 +74,7 @@ async def test_nothing_begins_while_no_answers_are_taken() -> None:
 async def test_who_does_not_wait_does_not_touch_the_reading() -> None:
     """It may be held up by a full pipeline."""
     link = FakeLink()
-    line = RequestLine(link, 2)  # type: ignore[arg-type]  # all that it needs of a link
+    line = RequestLine(cast(Link, link), 2)
     link.pause_reading()
 
     async def work() -> None:
@@ -86,7 +87,7 @@ async def test_who_does_not_wait_does_not_touch_the_reading() -> None:
 
 async def test_of_who_has_gone_nothing_begins() -> None:
     link = FakeLink()
-    line = RequestLine(link, 1)  # type: ignore[arg-type]  # all that it needs of a link
+    line = RequestLine(cast(Link, link), 1)
     gate = asyncio.Event()
 
     async def work() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import pytest
 
 from lexicast.actors.broker import streaming
+from lexicast.actors.broker.dictionaries.keeper import DictionaryKeeper
 from lexicast.actors.broker.dictionaries.link_choice import BINDING_BYTES, DictionaryLinks
 from lexicast.actors.broker.encoding import Encoder, Grant
 from lexicast.actors.broker.streaming import BURST_S, UNIT_BYTES, Pace
@@ -234,7 +235,12 @@ def test_links_account_what_frames_take_and_get_the_model_that_their_stream_goes
 ) -> None:
     broker.text = telling
     broker.dictionary_links = DictionaryLinks(
-        SimpleNamespace(families=SimpleNamespace(newest=lambda family: broker.newest), crosses=lambda family: False),  # type: ignore[arg-type]  # all that is asked of it
+        cast(
+            DictionaryKeeper,
+            SimpleNamespace(
+                families=SimpleNamespace(newest=lambda family: broker.newest), crosses=lambda family: False
+            ),
+        ),
         broker.recoder,
         broker.encoder.savings,
     )

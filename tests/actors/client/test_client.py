@@ -25,6 +25,8 @@ from lexicast.cluster.errors import (
 from lexicast.cluster.positions import Position, topic_group
 from lexicast.testing import MemoryBroker
 
+from ...support.harness import eventually
+
 GROUPS = 4
 
 
@@ -74,13 +76,6 @@ async def connected(broker: MemoryBroker, **options: Any) -> AsyncIterator[Clien
 
 async def take(subscription: lexicast.Subscription, count: int) -> list[bytes]:
     return [(await anext(subscription)).payload for _ in range(count)]
-
-
-async def until(condition: Any) -> None:
-    """Let the loop run until `condition()`: a failure is the test's time limit."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # conditions of the fake broker, which has no events for them
-            await asyncio.sleep(0.001)
 
 
 async def test_the_last_messages_are_waited_for_while_the_index_is_made_anew(
@@ -142,7 +137,7 @@ async def test_what_is_published_while_the_window_is_full_joins_the_next_message
         tasks = []
         for i in range(WINDOW):
             tasks.append(asyncio.create_task(bus.publish("t", b"%d" % i)))
-            await until(lambda i=i: len(broker.held) == i + 1)
+            await eventually(lambda: len(broker.held) == len(tasks))
         tasks += [asyncio.create_task(bus.publish("t", b"late %d" % i)) for i in range(50)]
         for _ in range(3):  # whatever was sent meanwhile has arrived
             await bus.status()
@@ -184,12 +179,12 @@ async def test_unacknowledged_entries_are_sent_again_unchanged_and_stored_once(b
     async with connected(broker) as bus:
         broker.holding = True
         task = asyncio.create_task(bus.publish("t", b"once"))
-        await until(lambda: broker.held)
+        await eventually(lambda: broker.held)
         (_, _, entries), *_ = broker.held
         first = broker.store(entries)  # stored, but its acknowledgement is lost with the link
         broker.held.clear()
         broker.cut()
-        await until(lambda: broker.held)
+        await eventually(lambda: broker.held)
         assert broker.held[0][2] == entries
         broker.release()
         position = await task
@@ -218,7 +213,7 @@ async def test_full_queue_makes_publishers_wait_and_nowait_raise(broker: Broker)
         broker.holding = True
         messages = [("t", b"")] * (3 * QUEUE_RECORDS_MAX)
         many = asyncio.ensure_future(bus.publish_many(messages))
-        await until(lambda: not bus.internals.publisher._room.is_set())
+        await eventually(lambda: not bus.internals.publisher._room.is_set())
         with pytest.raises(UnavailableError, match="wait already"):
             bus.publish_nowait("t", b"")
         waiting = asyncio.create_task(bus.publish("t", b"last"))
@@ -345,7 +340,7 @@ async def test_slow_consumer_lets_go_of_its_stream_and_catches_up(broker: Broker
         async with slow, quick:
             for start in range(0, 3_000, 100):
                 await bus.publish_many([("t", b"%d" % i) for i in range(start, start + 100)])
-            await until(lambda: len(broker.streams) == 1)
+            await eventually(lambda: len(broker.streams) == 1)
             assert slow.feed._buffered < 40_000
             assert await take(quick, 3_000) == [b"%d" % i for i in range(3_000)]
             assert await take(slow, 3_000) == [b"%d" % i for i in range(3_000)]
@@ -391,7 +386,7 @@ async def test_break_out_of_a_loop_lets_the_broker_forget_the_stream(broker: Bro
             assert message.payload == b"1"
             break
         gc.collect()
-        await until(lambda: not broker.streams)
+        await eventually(lambda: not broker.streams)
 
 
 async def test_cancelled_wait_loses_nothing(broker: Broker) -> None:
@@ -424,7 +419,7 @@ async def test_held_subscription_outlives_a_refusal_while_the_broker_recovers(br
         broker.answer_subscribe = refuse
         broker.cut()
         waiting = asyncio.create_task(take(subscription, 1))
-        await until(lambda: [m for m, _ in broker.requests].count("subscribe") >= 2)
+        await eventually(lambda: [m for m, _ in broker.requests].count("subscribe") >= 2)
         broker.answer_subscribe = broker.on_subscribe_plain
         await bus.publish("t", b"1")
         assert await waiting == [b"1"]
@@ -476,7 +471,7 @@ async def test_give_up_fails_everything_that_waits(broker: Broker) -> None:
             waiting = asyncio.create_task(anext(subscription))
             broker.holding = True
             publishing = asyncio.create_task(bus.publish("t", b""))
-            await until(lambda: broker.held)
+            await eventually(lambda: broker.held)
             broker.close()
             for task in (waiting, publishing):
                 with pytest.raises(UnavailableError, match="no broker for"):

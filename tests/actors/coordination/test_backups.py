@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from lexicast.cluster.membership import BROKER, Member
 from lexicast.ft.assignment import Backups
 from lexicast.ft.interest_sample import InterestSample, hash_of, sampled
 from lexicast.ft.reassignment import PAYS, Reassignment, reassigned
+from lexicast.storage.registry import Registry
 
 
 def member(name: str, node: str, location: str = "") -> Member:
@@ -42,7 +43,7 @@ def settled(backups: BrokerBackups, members: dict[str, Member], leaving: tuple[s
 
 
 def told() -> BrokerBackups:
-    backups = BrokerBackups(MemoryRegistry())  # type: ignore[arg-type]  # as a Registry
+    backups = BrokerBackups(cast(Registry, MemoryRegistry()))
     for name, wants in {"a": ("s", "t"), "b": ("s",), "c": ("t", "u"), "d": ("v",)}.items():
         assert backups.told(name, sample(*wants), 0.0)
     return backups
@@ -100,7 +101,7 @@ def test_a_silence_that_proves_wrong_costs_a_warning(caplog: pytest.LogCaptureFi
 
 
 def test_a_few_at_a_time() -> None:
-    backups = BrokerBackups(MemoryRegistry())  # type: ignore[arg-type]  # as a Registry
+    backups = BrokerBackups(cast(Registry, MemoryRegistry()))
     members = {f"b{i}": member(f"b{i}", f"n{i}", "xyz"[i % 3]) for i in range(30)}
     for name in members:
         backups.told(name, sample(name), 0.0)

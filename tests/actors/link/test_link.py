@@ -34,7 +34,7 @@ from lexicast.cluster.protocol.messages import (
     WELCOME,
 )
 
-from ...support.harness import WAIT_S, eventually
+from ...support.harness import WAIT_S, eventually, silence
 
 KEY, CLUSTER = b"k" * 32, "cluster"
 HELLO_OF = ("broker", "broker-0", 7)
@@ -425,7 +425,7 @@ async def test_a_peer_that_falls_silent_is_gone() -> None:
         await asyncio.sleep(0.5)  # longer than silence is borne: both say that they live
         assert not link.closed
         assert there.link is not None
-        there.link.send = lambda message: None  # type: ignore[method-assign]  # the power fails
+        silence(there.link)  # the power fails
         with pytest.raises(UnavailableError, match="ended"):
             await asking
         await eventually(lambda: len(here.closed) == 1)

@@ -28,7 +28,7 @@ from lexicast.actors.mqtt.codec.packets import (
 from lexicast.actors.mqtt.owning import owned_sessions as mqtt_sessions
 from lexicast.cluster.positions import topic_group
 
-from ...support.harness import GROUPS, Cluster, Shifted, eventually
+from ...support.harness import GROUPS, Cluster, Shifted, eventually, silence
 from ...support.mqtt_harness import Message, Raw, close_clients, unique
 
 WAIT: dict[str, Any] = {"_17": 600}
@@ -60,7 +60,7 @@ async def crash(broker: BrokerServer) -> None:
     for pipeline in broker.engine.coordinators.pipelines.values():
         pipeline._task.cancel()
         if pipeline.link is not None:
-            pipeline.link.send = lambda message: None  # type: ignore[method-assign]  # it says nothing any more
+            silence(pipeline.link)
             pipeline.link.abort()
     for task in [*broker._loops, *broker.mqtt._periodic]:
         if task is not None:
