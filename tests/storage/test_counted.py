@@ -36,6 +36,16 @@ def block(first: int, epoch: int) -> Block:
     return control_block(0, epoch, first, 1, [pack_record(EpochStart(epoch, first - 1, "m")), *subscribed])
 
 
+def copy_group(leader: Store, joiner: Store) -> None:
+    """Group 0's tables, page by page."""
+    place = None
+    while True:
+        page, place = leader.group_snapshot(0, place)
+        joiner.install(0, page)
+        if place is None:
+            return
+
+
 def test_whom_a_leader_counts_with_is_durable_and_promises_its_epoch(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         assert store.reports() == {}
@@ -65,12 +75,7 @@ def test_a_snapshot_of_tables_that_were_behind_takes_nothing_from_who_was_ahead(
         joiner.commit(blocks, {0: 12})
         rows = list(joiner.tables.subscriptions(0))
         assert len(list(leader.tables.subscriptions(0))) < len(rows)
-        place = None
-        while True:
-            page, place = leader.group_snapshot(0, place)
-            joiner.install(0, page)
-            if place is None:
-                break
+        copy_group(leader, joiner)
         assert list(joiner.tables.subscriptions(0)) == rows
         assert [start.epoch for start in joiner.tables.epochs(0)] == [2, 6, 10]
         joiner.commit([block(12, 14)], {0: 16})
@@ -92,12 +97,7 @@ def test_a_copy_that_was_interrupted_is_not_whole_and_is_led_only_as_it_is(
         assert not joiner.reports()[0].whole
     with opened(tmp_path / "leader") as leader, opened(tmp_path / "joiner") as joiner:
         assert not joiner.reports()[0].whole
-        place = None
-        while True:
-            page, place = leader.group_snapshot(0, place)
-            joiner.install(0, page)
-            if place is None:
-                break
+        copy_group(leader, joiner)
         assert joiner.reports()[0].whole
         joiner.install(0, leader.group_snapshot(0, None)[0])
         # Nobody has more of the group: what is written from here on is in the tables again.

@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 from lexicast.actors.client.client import Client
 from lexicast.actors.client.known_brokers import Endpoint
@@ -15,7 +16,7 @@ from lexicast.compression.codecs import ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.session import ClientSession, Deliver
 from lexicast.compression.training import train
-from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_PROPERTY, USER_PROPERTY
+from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_PROPERTY, STREAMS_PROPERTY, USER_PROPERTY
 
 from .mqtt_harness import WAIT_S, Message, Raw, Served, unique
 
@@ -28,14 +29,37 @@ def reading(seed: int) -> bytes:
     return json.dumps(fields | {"firmware": "4.17.2", "state": draw.choice(["running", "idle", "failed"])}).encode()
 
 
-class Device:
-    """A dictionary-aware MQTT client on a raw connection: `wire` keeps payloads as they crossed it."""
+class Aware:
+    """A dictionary-aware MQTT client on a raw connection, which decodes what it gets."""
 
     def __init__(self, client: Raw) -> None:
         self.client = client
         self.session: ClientSession[None] = ClientSession()
         told = [tuple(pair) for pair in (client.connack.properties or {}).get(USER, ())]
-        self.session.connected(USER_PROPERTY in told, history=HISTORY_PROPERTY in told)
+        self.session.connected(
+            USER_PROPERTY in told, streams=STREAMS_PROPERTY in told, history=HISTORY_PROPERTY in told
+        )
+
+    async def take(self, count: int) -> list[bytes]:
+        """The next publications of the program's topics."""
+        got: list[bytes] = []
+        while len(got) < count:
+            got += self.read(await self.client.expect(Message))
+        return got
+
+    def read(self, message: Message) -> list[bytes]:
+        """What the program gets of one that has come."""
+        steps = self.session.incoming(None, message.topic.encode(), message.payload, 0.0)
+        got = [step.payload for step in steps if isinstance(step, Deliver)]
+        assert len(got) == len(steps), steps
+        return got
+
+
+class Device(Aware):
+    """One that publishes, too: `wire` keeps payloads as they crossed the connection."""
+
+    def __init__(self, client: Raw) -> None:
+        super().__init__(client)
         self.wire: list[bytes] = []
         self.dictionaries: list[bytes] = []
 
@@ -54,21 +78,12 @@ class Device:
             assert isinstance(packet, Message)
             assert self.read(packet) == []
 
-    async def take(self, count: int) -> list[bytes]:
-        got: list[bytes] = []
-        while len(got) < count:
-            got += self.read(await self.client.expect(Message))
-        return got
-
     def read(self, message: Message) -> list[bytes]:
         if not message.topic.startswith(DICTIONARY_PREFIX.decode()):
             self.wire.append(message.payload)
         elif message.topic != ALIAS_TOPIC.decode():
             self.dictionaries.append(message.payload)
-        steps = self.session.incoming(None, message.topic.encode(), message.payload, 0.0)
-        got = [step.payload for step in steps if isinstance(step, Deliver)]
-        assert len(got) == len(steps), steps
-        return got
+        return super().read(message)
 
     @property
     def tags(self) -> list[int]:
@@ -84,7 +99,7 @@ async def old_device(there: Served) -> Device:
     return Device(await Raw.connect(there.port, _38=[USER_PROPERTY]))
 
 
-def python_client(there: Served, name: str, compress: bool = True) -> Client:
+def python_client(there: Served, **options: Any) -> Client:
     """One that reaches the broker by TCP alone, as from another machine."""
     coordination = there.cluster.coordination
 
@@ -95,7 +110,7 @@ def python_client(there: Served, name: str, compress: bool = True) -> Client:
             for m in members.brokers.values()
         ]
 
-    return Client(resolve, client_id=name, compress=compress)
+    return Client(resolve, **options)
 
 
 async def learn(
@@ -110,7 +125,7 @@ async def learn(
     made = train(samples, size, codec, family=family.encode(), created_us=created_us)
 
     async def announce() -> None:
-        async with python_client(there, unique("sampling"), compress=False) as client:
+        async with python_client(there, client_id=unique("sampling"), compress=False) as client:
             await client.publish(dictionary_topic(made.family).decode(), made.pack(), retain=True)
         until = time.monotonic() + WAIT_S
         while there.broker().engine.dictionaries.families.newest(made.family) != made:

@@ -14,7 +14,7 @@ from lexicast.bench.stage.proxy import Proxy
 
 from ...support.bridge_harness import EXECUTABLE, Mosquitto, bridge, client_of, definition, mosquitto
 from ...support.harness import Cluster, eventually
-from ...support.mqtt_harness import HOST, Message, Raw, close_clients, unique
+from ...support.mqtt_harness import HOST, Message, Raw, unique
 
 pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="mosquitto is not installed")
 
@@ -22,14 +22,6 @@ OUT = "[{ filter = 'out/#' }]"
 IN = "[{ filter = 'in/#', direction = 'in' }]"
 BOTH = "[{ filter = '#', direction = 'both' }]"
 VERSIONS = pytest.mark.parametrize("version", ["5", "3.1.1"])
-
-
-@pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[tuple[Cluster, BrokerServer]]:
-    async with Cluster(tmp_path / "here") as cluster:
-        await cluster.start_coordinator()
-        yield cluster, await cluster.start_broker("broker-0")
-        await close_clients()
 
 
 @pytest.fixture

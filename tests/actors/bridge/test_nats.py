@@ -15,7 +15,7 @@ from lexicast.bench.stage.ports import free_port
 
 from ...support.bridge_harness import OtherBroker, bridge, client_of, definition
 from ...support.harness import Cluster, eventually
-from ...support.mqtt_harness import Raw, close_clients
+from ...support.mqtt_harness import Raw
 
 EXECUTABLE = shutil.which("nats-server", path=os.environ.get("PATH", "") + os.pathsep + "/usr/sbin")
 pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="nats-server is not installed")
@@ -46,14 +46,6 @@ async def there(tmp_path: Path) -> AsyncIterator[Nats]:
     await running.start()
     yield running
     await running.stop()
-
-
-@pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[tuple[Cluster, BrokerServer]]:
-    async with Cluster(tmp_path / "here") as cluster:
-        await cluster.start_coordinator()
-        yield cluster, await cluster.start_broker("broker-0")
-        await close_clients()
 
 
 async def test_both_ways_in_order_and_what_comes_back_is_recognised(

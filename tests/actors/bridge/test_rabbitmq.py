@@ -14,7 +14,7 @@ from lexicast.bench.stage.ports import free_port
 
 from ...support.bridge_harness import OtherBroker, bridge, client_of, definition
 from ...support.harness import Cluster, eventually
-from ...support.mqtt_harness import HOST, Raw, close_clients
+from ...support.mqtt_harness import HOST, Raw
 
 # Debian's own in the PATH becomes the user rabbitmq, whose files are elsewhere.
 EXECUTABLE = shutil.which("rabbitmq-server", path="/usr/lib/rabbitmq/bin")
@@ -74,14 +74,6 @@ async def there(tmp_path: Path) -> AsyncIterator[RabbitMq]:
     finally:
         await running.stop()
         await mapper.stop()
-
-
-@pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[tuple[Cluster, BrokerServer]]:
-    async with Cluster(tmp_path / "here") as cluster:
-        await cluster.start_coordinator()
-        yield cluster, await cluster.start_broker("broker-0")
-        await close_clients()
 
 
 async def test_both_ways_in_order_and_through_a_restart(here: tuple[Cluster, BrokerServer], there: RabbitMq) -> None:

@@ -1,133 +1,23 @@
-"""Bridges to a broker that does what a test says: how many it takes, what it refuses, which MQTT it speaks."""
+"""Bridges to a broker that does what a test says: whether it lets them in, how many it takes, what it refuses."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lexicast.actors.bridge.bridge_bit import LOYAL_MAX
 from lexicast.actors.broker.server import BrokerServer
-from lexicast.actors.mqtt.codec import PacketReader, encode_packet
-from lexicast.actors.mqtt.codec.packets import (
-    PUBREL,
-    UNSUPPORTED_VERSION,
-    V5,
-    AckRun,
-    ConnAck,
-    Connect,
-    PingReq,
-    PingResp,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    SubAck,
-    Subscribe,
-)
-from lexicast.actors.mqtt.codec.properties import (
-    MAXIMUM_PACKET_BYTES,
-    MESSAGE_EXPIRY_S,
-    RECEIVE_MAXIMUM,
-    USER_PROPERTY,
-)
-from lexicast.compression.wire import ALIAS_TOPIC, AliasTable
-from lexicast.compression.wire import USER_PROPERTY as DICTIONARIES
+from lexicast.actors.mqtt.codec.packets import UNSUPPORTED_VERSION, ConnAck, Connect, PubAck, Publish, PubRec
+from lexicast.actors.mqtt.codec.properties import MAXIMUM_PACKET_BYTES, MESSAGE_EXPIRY_S, RECEIVE_MAXIMUM, USER_PROPERTY
 
-from ...support.bridge_harness import Room, bridge, client_of, definition
+from ...support.bridge_harness import bridge, client_of, definition
 from ...support.harness import Cluster, eventually
-from ...support.mqtt_harness import HOST, Message, flat
+from ...support.mqtt_harness import HOST, Message
+from ...support.scripted_broker import scripted
 
 OUT = "[{ filter = 'out/#' }]"
-
-
-class Scripted:
-    """One connection at a time; `on_publish` answers what comes, `connack` is the answer to CONNECT."""
-
-    def __init__(self) -> None:
-        self.connack: Callable[[Connect], ConnAck | None] = lambda _: ConnAck()
-        self.on_publish: Callable[[Message], Any] = lambda m: PubAck(m.packet_id)
-        self.connects: list[Connect] = []
-        self.published: list[Message] = []
-        self.released: list[int] = []
-        self.acknowledged: list[int] = []
-        self.completed: list[int] = []
-        # What is sent in one write with an accepting CONNACK.
-        self.behind: list[Any] = []
-        self.suback = 1
-        self.subacks = 1
-        self.port = 0
-        self._writers: list[asyncio.StreamWriter] = []
-        self._version = V5
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A connection."""
-        self._writers.append(writer)
-        parser = PacketReader(1 << 20)
-        while data := await reader.read(1 << 16):
-            for packet in flat(list(parser.feed(data))):
-                self._take(packet)
-        writer.close()
-
-    def _take(self, packet: Any) -> None:
-        if isinstance(packet, Connect):
-            self.connects.append(packet)
-            self._version = packet.version
-            answer = self.connack(packet)
-            if answer is None:
-                self._writers[-1].close()
-            else:
-                self.send(answer, *self.behind)
-        elif isinstance(packet, Message):
-            self.published.append(packet)
-            answer = self.on_publish(packet)
-            if answer is not None:
-                self.send(answer)
-        elif isinstance(packet, Subscribe):
-            self.send(SubAck(packet.packet_id, [self.suback] * len(packet.filters) * self.subacks))
-        elif isinstance(packet, PubAck | PubRec):
-            self.acknowledged.append(packet.packet_id)
-        elif isinstance(packet, PubComp):
-            self.completed.append(packet.packet_id)
-        elif isinstance(packet, PingReq):
-            self.send(PingResp())
-        elif type(packet).__name__ == "PubRel":
-            self.released.append(packet.packet_id)
-            self.send(PubComp(packet.packet_id))
-
-    def send(self, *packets: Any) -> None:
-        """To whoever came last, in one write."""
-        self._writers[-1].write(b"".join([encode_packet(packet, self._version) for packet in packets]))
-
-    def cut(self) -> None:
-        """The connection is gone."""
-        self._writers[-1].transport.abort()
-
-
-@asynccontextmanager
-async def scripted() -> AsyncIterator[Scripted]:
-    broker = Scripted()
-    server = await asyncio.start_server(broker.serve, HOST, 0)
-    broker.port = server.sockets[0].getsockname()[1]
-    try:
-        yield broker
-    finally:
-        server.close()
-        for writer in broker._writers:
-            writer.transport.abort()
-        await server.wait_closed()
-
-
-@pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[tuple[Cluster, BrokerServer]]:
-    async with Cluster(tmp_path / "here") as cluster:
-        await cluster.start_coordinator()
-        yield cluster, await cluster.start_broker("broker-0")
 
 
 async def test_no_more_is_under_way_than_the_other_broker_takes(here: tuple[Cluster, BrokerServer]) -> None:
@@ -295,28 +185,6 @@ async def test_a_bridge_that_begins_anew_releases_what_it_may_have_had_under_way
             assert [(each.qos, each.packet_id) for each in there.published] == [(2, 1)]
 
 
-async def test_qos_2_comes_in_once_over_several_connections(here: tuple[Cluster, BrokerServer]) -> None:
-    cluster, broker = here
-    async with scripted() as there:
-        there.connack = lambda _: ConnAck(session_present=len(there.connects) > 1)
-        topics = "[{ filter = 'in/#', direction = 'in', qos = 2 }]"
-        async with (
-            client_of(cluster, broker) as bus,
-            bus.subscribe("in/#") as local,
-            bridge(cluster, broker, definition(there.port, topics)) as server,
-        ):
-            await eventually(lambda: server.status()["connected"])
-            there.send(Publish(b"in/x", b"once", 2, packet_id=7))
-            assert (await anext(local)).payload == b"once"
-            there.cut()
-            await eventually(lambda: server.status()["connects"] == 2 and server.status()["connected"])
-            there.send(Publish(b"in/x", b"once", 2, dup=True, packet_id=7))
-            there.send(AckRun(PUBREL, [7]))
-            there.send(Publish(b"in/x", b"another", 2, packet_id=7))
-            assert (await anext(local)).payload == b"another"
-            await eventually(lambda: server.status()["received"] == 2)
-
-
 async def test_why_it_does_not_connect_is_told(here: tuple[Cluster, BrokerServer]) -> None:
     cluster, broker = here
     async with scripted() as there:
@@ -330,132 +198,6 @@ async def test_why_it_does_not_connect_is_told(here: tuple[Cluster, BrokerServer
     async with bridge(cluster, broker, definition(port, OUT)) as server:
         await eventually(lambda: server.status()["errors"] > 0)
         assert f"{HOST}:{port} cannot be reached" in server.status()["last_error"]
-
-
-async def test_a_filter_that_it_does_not_let_in_is_told(here: tuple[Cluster, BrokerServer]) -> None:
-    cluster, broker = here
-    async with scripted() as there:
-        there.suback = 0x87
-        topics = "[{ filter = 'in/#', direction = 'in' }]"
-        async with bridge(cluster, broker, definition(there.port, topics)) as server:
-            await eventually(lambda: server.status()["connected"])
-            assert server.status()["last_error"] == "the other broker does not let it subscribe to 'in/#'"
-            assert server.status()["filters_refused"] == 1
-
-
-async def test_a_suback_with_more_codes_than_filters_ends_the_connection_alone(
-    here: tuple[Cluster, BrokerServer],
-) -> None:
-    cluster, broker = here
-    async with scripted() as there:
-        there.subacks = 2
-        topics = "[{ filter = 'in/#', direction = 'in' }]"
-        async with bridge(cluster, broker, definition(there.port, topics)) as server:
-            await eventually(lambda: server.status()["errors"] > 1)
-            assert server.status()["last_error"] == "it answers 1 filters with 2 codes"
-            there.subacks = 1
-            await eventually(lambda: server.status()["connected"])
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_what_comes_in_one_read_with_the_connack_is_of_that_connection(
-    here: tuple[Cluster, BrokerServer], qos: int
-) -> None:
-    cluster, broker = here
-    async with scripted() as there:
-        there.connack = lambda _: ConnAck(session_present=True)
-        there.behind = [Publish(b"in/x", b"kept", qos, packet_id=7), AckRun(PUBREL, [8])]
-        topics = f"[{{ filter = 'in/#', direction = 'in', qos = {qos} }}]"
-        async with (
-            client_of(cluster, broker) as bus,
-            bus.subscribe("in/#") as local,
-            bridge(cluster, broker, definition(there.port, topics)) as server,
-        ):
-            message = await anext(local)
-            assert message.properties is not None
-            assert message.properties.user == (("lexicast-via", f"{HOST}:{there.port}"),)
-            await eventually(lambda: there.acknowledged == [7])
-            assert there.completed == [8]
-            # Its acknowledgement is lost: what has been stored is acknowledged again, not stored again.
-            there.behind = [Publish(b"in/x", b"kept", qos, dup=True, packet_id=7)]
-            if qos == 2:
-                there.cut()
-                await eventually(lambda: there.acknowledged == [7, 7])
-            await bus.publish("in/x", b"end")
-            assert (await anext(local)).payload == b"end"
-            assert server.status()["received"] == 1
-
-
-async def test_what_is_stored_while_the_connection_is_lost_is_acknowledged_when_it_comes_again(
-    here: tuple[Cluster, BrokerServer],
-) -> None:
-    """Once, over the new connection: a second acknowledgement would be taken for that of the id's next one."""
-    cluster, broker = here
-    async with scripted() as there:
-        there.connack = lambda _: ConnAck(session_present=len(there.connects) > 1)
-        topics = "[{ filter = 'in/#', direction = 'in' }]"
-        async with (
-            client_of(cluster, broker) as bus,
-            bus.subscribe("in/#") as local,
-            bridge(cluster, broker, definition(there.port, topics)) as server,
-        ):
-            await eventually(lambda: server.status()["connected"])
-            room = Room(cluster)
-            room.is_full = True
-            there.send(Publish(b"in/x", b"once", 1, packet_id=7))
-            await eventually(lambda: server.status()["waiting_in"] == 1)
-            there.cut()
-            await eventually(lambda: server.status()["connects"] == 2 and server.status()["connected"])
-            room.is_full = False
-            assert (await anext(local)).payload == b"once"
-            await eventually(lambda: server.status()["waiting_in"] == 0)
-            there.send(Publish(b"in/x", b"once", 1, dup=True, packet_id=7))
-            await eventually(lambda: bool(there.acknowledged))
-            there.send(Publish(b"in/x", b"another", 1, packet_id=7))
-            assert (await anext(local)).payload == b"another"
-            await eventually(lambda: there.acknowledged == [7, 7])
-
-
-async def test_what_waits_for_a_dictionary_over_a_cut_is_acknowledged_once(
-    here: tuple[Cluster, BrokerServer],
-) -> None:
-    cluster, broker = here
-    async with scripted() as there:
-        asked = {USER_PROPERTY: [DICTIONARIES]}
-        there.connack = lambda _: ConnAck(session_present=len(there.connects) > 1, properties=asked)
-        aliases = AliasTable()
-        alias = aliases.alias_for(123_456)
-        binding = Publish(ALIAS_TOPIC, aliases.binding(alias).pack())
-        topics = "[{ filter = 'in/#', direction = 'in' }]"
-        async with bridge(cluster, broker, definition(there.port, topics)) as server:
-            server._session._fetch_s = 0.3
-            await eventually(lambda: server.status()["connected"])
-            there.send(binding, Publish(b"in/x", bytes((alias,)) + b"unreadable", 1, packet_id=7))
-            await eventually(lambda: server._session.waiting == 1)
-            there.cut()
-            await eventually(lambda: server.status()["connects"] == 2 and server.status()["connected"])
-            there.send(binding, Publish(b"in/x", bytes((alias,)) + b"unreadable", 1, dup=True, packet_id=7))
-            await eventually(lambda: server.status()["damaged"] == 2)
-            there.send(Publish(b"in/x", b"\0plain", 1, packet_id=8))
-            await eventually(lambda: 8 in there.acknowledged)
-            assert there.acknowledged == [7, 8]
-
-
-@pytest.mark.parametrize("expiry_s", [0xFFFF_FFFF, 60, 0])
-async def test_every_expiry_of_mqtt_is_taken(here: tuple[Cluster, BrokerServer], expiry_s: int) -> None:
-    cluster, broker = here
-    async with scripted() as there:
-        topics = "[{ filter = 'in/#', direction = 'in' }]"
-        async with (
-            client_of(cluster, broker) as bus,
-            bus.subscribe("in/#") as local,
-            bridge(cluster, broker, definition(there.port, topics)) as server,
-        ):
-            await eventually(lambda: server.status()["connected"])
-            there.send(Publish(b"in/x", b"1", 1, packet_id=1, properties={MESSAGE_EXPIRY_S: expiry_s}))
-            assert (await anext(local)).payload == b"1"
-            await eventually(lambda: there.acknowledged == [1])
-            assert (server.status()["received"], server.status()["refused_in"]) == (1, 0)
 
 
 async def test_what_is_left_until_it_expires_goes_along_and_what_has_expired_does_not_go(
@@ -484,7 +226,7 @@ async def test_what_is_sent_again_is_not_counted_twice_as_coming_back(here: tupl
     """Else the next of somebody else's with the same topic and payload would be taken for it, and lost."""
     cluster, broker = here
     async with scripted() as there:
-        there.connack = lambda connect: ConnAck(session_present=len(there.connects) > 1)
+        there.keeps_session()
         there.on_publish = lambda m: PubAck(m.packet_id) if m.dup else None
         topics = "[{ filter = '#', direction = 'both' }]"
         fields = "protocol = '3.1.1'\ntells_bridge = false"

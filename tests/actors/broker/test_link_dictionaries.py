@@ -247,7 +247,7 @@ class TestSubscribers:
         newest = Dictionary(made.family, made.codec, made.content[1:], created_us=3)
 
         async def announce() -> None:
-            async with python_client(there, unique("sampling"), compress=False) as client:
+            async with python_client(there, client_id=unique("sampling"), compress=False) as client:
                 await client.publish(dictionary_topic(made.family).decode(), newest.pack(), retain=True)
 
         await asyncio.to_thread(lambda: there.run(announce()))

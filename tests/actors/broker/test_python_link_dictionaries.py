@@ -35,8 +35,8 @@ class TestPythonClients:
 
         async def work() -> tuple[list[bytes], list[int], list[int], dict[str, int]]:
             async with (
-                python_client(there, unique("w")) as writer,
-                python_client(there, unique("r")) as reader,
+                python_client(there, client_id=unique("w")) as writer,
+                python_client(there, client_id=unique("r")) as reader,
                 reader.subscribe(topic) as subscription,
             ):
                 await writer.status()
@@ -57,7 +57,7 @@ class TestPythonClients:
         made = await learn(there, topic)
 
         async def work() -> list[tuple[int, int]]:
-            async with python_client(there, unique("w")) as writer:
+            async with python_client(there, client_id=unique("w")) as writer:
                 for n in range(100):
                     await writer.publish(topic, reading(n))
                 link = writer.internals.connection.link
@@ -75,7 +75,7 @@ class TestPythonClients:
         made = await learn(there, topic)
 
         async def work() -> list[int]:
-            async with python_client(there, unique("c"), compress=False) as client:
+            async with python_client(there, client_id=unique("c"), compress=False) as client:
                 await client.status()
                 return [d.id for d in client.dictionaries() if d.family == topic.encode()]
 
@@ -96,7 +96,7 @@ class TestPythonClients:
         monkeypatch.setattr(PythonClientSession, "_begin", begin)
 
         async def work() -> tuple[bool, list[int]]:
-            async with python_client(there, unique("c")) as client:
+            async with python_client(there, client_id=unique("c")) as client:
                 await client.status()
                 await client.publish(topic, reading(1))
                 dictionaries = client.internals.dictionaries
@@ -117,7 +117,7 @@ class TestPythonClients:
         monkeypatch.setattr(ClientInternals, "on_message", seen)
 
         async def work() -> list[int]:
-            async with python_client(there, unique("c")) as client:
+            async with python_client(there, client_id=unique("c")) as client:
                 await client.status()
                 await client.publish_many([(topic, reading(n) * 3) for n in range(3)])
                 return [run.encoding for run in stored_runs(there, topic)]

@@ -13,20 +13,18 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 import lexicast
 import lexicast.mqtt as mqtt
-from lexicast.actors.client.client import Client
 from lexicast.actors.client.decoder import Frames
-from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.mqtt.codec.packets import SubAck, Subscribe, SubscriptionOptions
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.codecs import ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.session import ClientSession, Deliver
 from lexicast.compression.streams.frames import is_frame
 from lexicast.compression.streams.topic_stream import KEY_INTERVAL, TRIAL_FRAMES
 from lexicast.compression.streams.topic_streams import TopicStreams
 from lexicast.compression.streams.zstd_blocks import ZstdReader
 from lexicast.compression.wire import LOST_TOPIC, STREAMS_PROPERTY, USER_PROPERTY, ZSTD_PROPERTY
 
+from ...support.aware_devices import Aware, python_client
 from ...support.mqtt_harness import WAIT_S, Message, Raw, Served, close_clients, served
 
 TOPIC, FAMILY = "line/a", b"line/+"
@@ -59,29 +57,16 @@ async def no_clients_left() -> AsyncIterator[None]:
     await close_clients()
 
 
-class Reader:
-    """A raw MQTT session that decodes what it gets, and remembers which payloads came as frames."""
+class Reader(Aware):
+    """Remembers which payloads came as frames; `of_zstd`: key frames of streams of zstd."""
 
     def __init__(self, client: Raw) -> None:
-        self.client = client
-        told = [tuple(pair) for pair in (client.connack.properties or {}).get(USER, ())]
-        self._session: ClientSession[None] = ClientSession()
-        self._session.connected(USER_PROPERTY in told, streams=STREAMS_PROPERTY in told)
+        super().__init__(client)
         self.streamed: list[bool] = []
         self.of_zstd = 0
-        """Key frames of streams of zstd."""
-
-    async def take(self, count: int) -> list[bytes]:
-        """The next publications of the program's topics."""
-        got: list[bytes] = []
-        while len(got) < count:
-            got += self.read(await self.client.expect(Message))
-        return got
 
     def read(self, message: Message) -> list[bytes]:
-        steps = self._session.incoming(None, message.topic.encode(), message.payload, 0.0)
-        got = [step.payload for step in steps if isinstance(step, Deliver)]
-        assert len(got) == len(steps), steps
+        got = super().read(message)
         self.streamed += [is_frame(message.payload)] * len(got)
         self.of_zstd += message.payload.startswith(b"\xff\3")
         return got
@@ -128,20 +113,6 @@ def learn(there: Served, version: int) -> Dictionary:
 
     there.run(work())
     return made
-
-
-def python_client(there: Served) -> Client:
-    """One that reaches the broker by TCP alone, as from another machine."""
-    coordination = there.cluster.coordination
-
-    async def resolve() -> list[Endpoint]:
-        members, info = await coordination.members(-1, 0), await coordination.cluster()
-        return [
-            Endpoint(m.name, tuple([a for a in m.addresses if a.startswith("tcp:")]), info.cluster_id, info.key)
-            for m in members.brokers.values()
-        ]
-
-    return Client(resolve)
 
 
 async def test_frames_arrive_from_the_key_frame_on_whatever_the_qos(there: Served) -> None:

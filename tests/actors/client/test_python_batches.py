@@ -10,10 +10,10 @@ import pytest
 
 import lexicast
 from lexicast.actors.client.client import Client
-from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.protocol.messages import PACKED, PUBLISH
 
+from ...support.aware_devices import python_client
 from ...support.mqtt_harness import WAIT_S, Served, served
 
 LONG_S = 30.0
@@ -33,20 +33,6 @@ def there() -> Iterator[Served]:
 def without() -> Iterator[Served]:
     with served(compression__enabled=False) as running:
         yield running
-
-
-def python_client(there: Served, **options: Any) -> Client:
-    """One that reaches the broker by TCP alone, as from another machine."""
-    coordination = there.cluster.coordination
-
-    async def resolve() -> list[Endpoint]:
-        members, info = await coordination.members(-1, 0), await coordination.cluster()
-        return [
-            Endpoint(m.name, tuple([a for a in m.addresses if a.startswith("tcp:")]), info.cluster_id, info.key)
-            for m in members.brokers.values()
-        ]
-
-    return Client(resolve, **options)
 
 
 def sent_by(client: Client) -> list[Any]:

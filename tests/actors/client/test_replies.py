@@ -21,14 +21,6 @@ from ...support.mqtt_harness import HOST, Message, Raw, Served, close_clients, s
 LONG_S = 60.0
 
 
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[MemoryBroker]:
-    made = MemoryBroker(4)
-    await made.listen(f"unix:{tmp_path}/s")
-    yield made
-    made.close()
-
-
 @asynccontextmanager
 async def connected(broker: MemoryBroker, tmp_path: Path) -> AsyncIterator[lexicast.Client]:
     async with lexicast.connect(f"link:unix:{tmp_path}/s", key=broker.key, client_id="me", give_up_s=LONG_S) as bus:

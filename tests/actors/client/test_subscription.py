@@ -22,14 +22,6 @@ LONG_S = 60.0
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[MemoryBroker]:
-    made = MemoryBroker(4)
-    await made.listen(f"unix:{tmp_path}/s")
-    yield made
-    made.close()
-
-
-@pytest.fixture
 async def bus(broker: MemoryBroker, tmp_path: Path) -> AsyncIterator[lexicast.Client]:
     async with lexicast.connect(f"link:unix:{tmp_path}/s", key=broker.key, give_up_s=LONG_S) as made:
         yield made
