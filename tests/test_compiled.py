@@ -40,6 +40,8 @@ TESTS = (
     "tests/cluster/test_selection.py",
     "tests/cluster/test_sequencer.py",
     "tests/stories/test_data_path.py",
+    "tests/stories/test_falling_behind.py",
+    "tests/stories/test_refusals.py",
     "tests/stories/test_transcripts.py",
 )
 
