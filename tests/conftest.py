@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import HealthCheck, settings
 
-from .support.units_of_work import RAY, unit_of
+from .support.units_of_work import turn_of
 
 # Before anything imports ray: its workers inherit these.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -55,4 +55,4 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):  # one of several: what takes longest is begun first
-        items.sort(key=lambda item: unit_of(item.nodeid) != RAY)
+        items.sort(key=lambda item: turn_of(item.nodeid))

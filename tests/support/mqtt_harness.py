@@ -54,6 +54,8 @@ from .harness import STORE, Cluster
 T = TypeVar("T")
 WAIT_S = 60.0
 HOST = "127.0.0.1"
+# A transport that was closed tells its protocol in the next turn of the loop, and closes its socket in one after that.
+CLOSING_TURNS = 5
 _names = itertools.count()
 _opened: list[Raw] = []
 
@@ -125,11 +127,16 @@ class Served:
 
     def stop(self) -> None:
         """Stop everything."""
-        self.run(self.cluster.__aexit__(None, None, None))
+        self.run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive(), "the cluster's loop does not stop"
         self._loop.close()
+
+    async def _stop(self) -> None:
+        await self.cluster.__aexit__(None, None, None)
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)
 
 
 @contextmanager

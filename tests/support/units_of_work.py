@@ -33,6 +33,8 @@ RAY_FILES: Final = (
     "tests/stories/test_operators_nodes.py",
     "tests/stories/test_ray_up.py",
 )
+# Files that take a minute and more: begun next, since one that comes last leaves the other workers idle.
+LONG_FILES: Final = ("tests/test_compiled.py",)
 
 
 def file_of(node_id: str) -> str:
@@ -44,3 +46,9 @@ def unit_of(node_id: str) -> str:
     """The unit of work that a test belongs to: one worker runs it, in order."""
     file = file_of(node_id)
     return RAY if file in RAY_FILES else file
+
+
+def turn_of(node_id: str) -> int:
+    """Where several run the suite: what takes longest is begun first."""
+    unit = unit_of(node_id)
+    return 0 if unit == RAY else 1 if unit in LONG_FILES else 2

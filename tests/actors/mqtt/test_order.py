@@ -335,16 +335,22 @@ def test_a_socket_is_read_once_every_reason_not_to_has_passed() -> None:
 
 @pytest.mark.parametrize("error", [StoreError("a page is damaged"), TimeoutError(), RuntimeError("unforeseen")])
 async def test_work_that_fails_ends_the_connection(
-    port: int, monkeypatch: pytest.MonkeyPatch, error: Exception
+    port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
+    """What nobody foresaw is logged with where it came from, by the broker's thread: it is waited for, so that it is
+    not told between two tests."""
+
     async def fails(*_: Any) -> None:
         raise error
 
     monkeypatch.setattr(open_session, "change_subscriptions", fails)
     client = await Raw.connect(port)
     client.send(joined(V5, subscribe(unique()), publish(unique(), b"x", 1, 3)))
-    expected = 0x80 if isinstance(error, RuntimeError) else 0x89
+    unforeseen = isinstance(error, RuntimeError)
+    expected = 0x80 if unforeseen else 0x89
     assert [p.reason_code for p in await client.closed() if isinstance(p, Disconnect)] == [expected]
+    await eventually(lambda: any(record.exc_info is not None for record in caplog.records) or not unforeseen)
+    assert ("work for a connection failed" in caplog.text) == unforeseen
 
 
 async def test_a_dictionary_that_cannot_be_read_stalls_nobody(

@@ -41,8 +41,11 @@ const tell = (told) => fetch("/told", {method: "POST", body: JSON.stringify(told
 const client = mqtt.connect(asked.get("url"), {
   protocolVersion: Number(asked.get("version")), reconnectPeriod: 0, clientId: asked.get("id"), connectTimeout: 20000});
 const got = [];
+let connected = false;
 client.on("error", (error) => tell({error: String(error)}));
+client.on("close", () => connected || tell({error: "closed before it was connected"}));
 client.on("connect", async () => {
+  connected = true;
   await client.subscribeAsync(topic + "/#", {qos: 2});
   for (const qos of [0, 1, 2])
     for (let n = 0; n < each; n++) await client.publishAsync(topic + "/" + qos, "é".repeat(n), {qos});
