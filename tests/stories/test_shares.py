@@ -6,7 +6,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from lexicast.actors.broker.server import BrokerServer
+from lexicast.actors.coordinator.shares import led_shares
 from lexicast.actors.mqtt.codec.packets import PubRec
 from lexicast.cluster.config.tables import Config
 
@@ -178,7 +181,8 @@ async def test_a_share_goes_on_with_the_coordinator_that_leads_next(tmp_path: Pa
         await close_clients()
 
 
-async def test_a_share_that_nobody_is_in_is_forgotten_in_time(tmp_path: Path) -> None:
+async def test_a_share_that_nobody_is_in_is_forgotten_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(led_shares, "LINGER_S", 0.1)
     topic, clock = unique(), Shifted()
     async with Cluster(tmp_path, config=CONFIG, clock=clock) as cluster:
         coordinator = await cluster.start_coordinator()
