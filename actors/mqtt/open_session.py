@@ -119,7 +119,8 @@ class OpenSession:
 
     def begin_publishing(self) -> Publishing:
         """The client's first publication."""
-        self.publisher = Publishing(self._services, self._line, self.subscriber, self._connection_releases)
+        # Not the method that makes the releases: it is bound to what holds the publisher, a circle.
+        self.publisher = Publishing(self._services, self._line, self.subscriber, self._connection_releases())
         return self.publisher
 
     def acks(self, run: AckRun) -> None:

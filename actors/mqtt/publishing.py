@@ -110,9 +110,9 @@ class Publishing:
         services: MqttServices,
         line: ClientLine,
         subscriber: MqttSubscriber,
-        releases: Callable[[], Releases],
+        releases: Releases,
     ) -> None:
-        """`releases`: the connection's, made when it is first asked for."""
+        """`releases`: the connection's."""
         self._services = services
         self._engine = services.engine
         self._coordinators = services.engine.coordinators
@@ -392,7 +392,7 @@ class Publishing:
                 self._slots_ready()
 
         if slot.qos == 2 and topic and self._session.version == V5:
-            slot.ready = not self._releases().refuse(slot.ids, self._coordinators.group_of(topic), forgotten)
+            slot.ready = not self._releases.refuse(slot.ids, self._coordinators.group_of(topic), forgotten)
         else:
             slot.ready = True
 

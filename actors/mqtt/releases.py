@@ -36,7 +36,7 @@ class _Waiting(NamedTuple):
 
 
 class Releases:
-    """See the module's docstring. Of a connection that is open, made at its first PUBREL or refused publication.
+    """See the module's docstring. Of a connection that is open, made at its first publication or PUBREL.
 
     `resumed`: the session is older than the connection, so ids that it does not know may be of an earlier one.
     """
