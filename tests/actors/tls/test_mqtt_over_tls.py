@@ -34,6 +34,7 @@ from lexicast.actors.mqtt.codec.packets import (
 )
 from lexicast.actors.mqtt.codec.properties import SERVER_REFERENCE
 from lexicast.actors.mqtt.connection import MqttConnection
+from lexicast.actors.tls import handshake_line
 from lexicast.actors.tls.development_certificates import DevelopmentAuthority
 
 from ...support.certificates import authority, client_context, served_by_tls, tls_port
@@ -361,9 +362,10 @@ async def test_old_tls_is_refused(cluster: Served, made: DevelopmentAuthority) -
     await eventually(lambda: failed(cluster).get("old TLS", 0) >= 1)
 
 
-async def test_stalled_handshakes_keep_nobody_out(made: DevelopmentAuthority) -> None:
+async def test_stalled_handshakes_keep_nobody_out(made: DevelopmentAuthority, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one address 4 may be under way, 6 in all. 20 stall from one address: clients without TLS, and with TLS from
     another address, do not notice; one from the same address comes in when a stalled one has made way."""
+    monkeypatch.setattr(handshake_line, "HURRY_S", 0.5)  # it is waited for four times
     knobs: dict[str, Any] = {"tls__handshakes_max": 6, "tls__handshakes_per_address_max": 4}
     knobs["mqtt__connect_timeout_s"] = 30.0
     with served_by_tls(made, **knobs) as running:
