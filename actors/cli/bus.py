@@ -16,6 +16,7 @@ import typer
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.points_in_time import LAST_MAX
 
+from ..status.printable import printable
 from .common import DataDirOption, find_cluster, reported, run_async
 
 GIVE_UP_S: Final = 30.0
@@ -217,7 +218,7 @@ def sub(
             connect(**found) as bus,
             bus.subscribe(filter, since=since, until=until, where=where, qos=qos) as messages,
         ):
-            await _print(messages, count, as_json, verbose)
+            await print_messages(messages, count, as_json, verbose)
 
     run_async(work())
 
@@ -263,18 +264,20 @@ def history(
                 typer.echo(await bus.count(filter, since=since, until=until, where=where))
                 return
             messages = bus.history(filter, since=since, until=until, limit=limit, last=last, where=where)
-            await _print(messages, None, as_json, verbose)
+            await print_messages(messages, None, as_json, verbose)
             if damaged := bus.statistics["undecodable"]:
                 typer.echo(f"lexicast: {damaged} payloads cannot be decompressed, --json says why", err=True)
 
     run_async(work())
 
 
-async def _print(messages: AsyncIterator[Any], count: int | None, as_json: bool, verbose: bool) -> None:
+async def print_messages(messages: AsyncIterator[Any], count: int | None, as_json: bool, verbose: bool) -> None:
+    """Print messages as they come, `count` of them (None: all)."""
     left = count
     out = sys.stdout.buffer
+    shown_line = shown if sys.stdout.isatty() else _line
     async for message in messages:
-        out.write(_line(message, as_json, verbose))
+        out.write(shown_line(message, as_json, verbose))
         out.flush()
         if left is not None:
             left -= 1
@@ -286,8 +289,21 @@ def _line(message: Any, as_json: bool, verbose: bool) -> bytes:
     """One message as printed: its payload as it is, with --json as text where it is UTF-8, else Base64."""
     if as_json:
         return json.dumps(_plain(message), ensure_ascii=False).encode() + b"\n"
-    head = f"{message.topic} {message.position} {message.time.isoformat()} ".encode() if verbose else b""
-    return head + bytes(message.payload) + b"\n"
+    return (_head(message).encode() if verbose else b"") + bytes(message.payload) + b"\n"
+
+
+def shown(message: Any, as_json: bool, verbose: bool) -> bytes:
+    """One message as a terminal is given it: what would command the terminal is an escape, and so are bytes that are no
+    text. Files and pipes get the bytes as they are."""
+    if as_json:
+        line = json.dumps(_plain(message), ensure_ascii=False)
+        return "".join([each if each.isprintable() else json.dumps(each)[1:-1] for each in line]).encode() + b"\n"
+    payload = bytes(message.payload).decode(errors="backslashreplace")
+    return ((printable(_head(message)) if verbose else "") + printable(payload, kept="\n\t")).encode() + b"\n"
+
+
+def _head(message: Any) -> str:
+    return f"{message.topic} {message.position} {message.time.isoformat()} "
 
 
 def _plain(message: Any) -> dict[str, Any]:

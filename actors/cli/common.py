@@ -22,6 +22,8 @@ from typer.exceptions import TyperException
 from lexicast.cluster.config.tables import load_config
 from lexicast.cluster.errors import ConfigError, LexicastError, NotAuthorizedError, UsageError
 
+from ..status.printable import printable
+
 P = ParamSpec("P")
 
 ERROR, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 128 + signal.SIGTERM
@@ -89,8 +91,8 @@ def _output() -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """The error's message without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """The error's message without line breaks, as it can be shown: it may quote others."""
+    return printable(" ".join(str(error).split())) or type(error).__name__
 
 
 def run_async(work: Coroutine[Any, Any, None]) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from lexicast.cluster.errors import UsageError
 
+from ..status.printable import printable
 from .common import AddressOption, DataDirOption, find_cluster, reported, run_async
 
 family = typer.Typer(name="family", help="What was learned of topic families.", no_args_is_help=True)
@@ -33,12 +34,12 @@ def show(
             known = {dictionary.family.decode(): dictionary for dictionary in bus.dictionaries()}
         if name is None:
             for each in sorted(known):
-                typer.echo(summary(known[each]))
+                typer.echo(printable(summary(known[each])))
             return
         if name not in known:
             others = ", ".join(sorted(known)) or "none yet"
             raise UsageError(f"nothing was learned of a family {name!r}: there are {others}")
         for line in description(known[name]):
-            typer.echo(line)
+            typer.echo(printable(line))
 
     run_async(work())

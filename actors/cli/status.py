@@ -25,8 +25,9 @@ from ..client.address import own_ray_address, resolver
 from ..client.known_brokers import Resolve
 from ..status.leaders import leader_reports
 from ..status.over_link import ask_any_broker, ask_broker
+from ..status.printable import printable
 from ..status.read_console import ReadConsole
-from ..status.report import ROLES, between, printable, saved_bytes, size, span
+from ..status.report import ROLES, between, saved_bytes, size, span
 from .common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async
 
 Snapshot: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]

@@ -344,13 +344,6 @@ def saved_bytes(family: dict[str, Any]) -> int:
     return int(family["raw_bytes"] - family["sent_bytes"] - family["dictionary_bytes"])
 
 
-def printable(text: str) -> str:
-    """What clients have named, as it can be shown: control characters, which a terminal would obey, as escapes."""
-    if text.isprintable():
-        return text
-    return "".join([each if each.isprintable() else each.encode("unicode_escape").decode() for each in text])
-
-
 def between(low: int, high: int) -> str:
     """A range for people."""
     return str(low) if low == high else f"{low}-{high}"

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lexicast.actors.status.printable import printable
+
 from ..history.dataframe import history, release
 from ..history.reading import planned
 from ..spark.environment import spark_session
@@ -73,7 +75,7 @@ def show_rows(console: Console, names: Sequence[str], rows: Sequence[Sequence[An
         number = all(isinstance(row[at], int | float) for row in rows)
         made.add_column(escape(name), justify="right" if rows and number else "left", overflow="fold")
     for row in rows:
-        made.add_row(*[escape(cell_text(value)) for value in row])
+        made.add_row(*[escape(printable(cell_text(value), kept="\n")) for value in row])
     console.print(made)
     if more:
         console.print(f"and more than these {len(rows):,} rows: --limit shows more")

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from ...status.report import printable, size, span
+from ...status.printable import printable
+from ...status.report import size, span
 from .sections import MESSAGES, ORDERS, Figures, Section, sections
 
 # Rows of a table where there is no screen to be filled.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from ...status.report import between, printable, saved_bytes, size, span
+from ...status.printable import printable
+from ...status.report import between, saved_bytes, size, span
 
 NAME: Final = "name"
 CLIENTS: Final = "clients"
