@@ -31,8 +31,8 @@ TAIL = """
 ## Eclipse's interoperability suites
 
 Run by hand against `lexicast up` (paho.mqtt.testing of 2024-01-18, `interoperability/`), each test alone with a new
-broker, that of MQTT 5 also as a whole: `client_test.py` (MQTT 3.1.1) passes 10 of 10, `client_test5.py` (MQTT 5) 26 of 27.
-Two tests want a broker that is set up for them:
+broker, that of MQTT 5 also as a whole: `client_test.py` (MQTT 3.1.1) passes 10 of 10, `client_test5.py` (MQTT 5) 26 of
+27. Two tests want a broker that is set up for them:
 
 - `test_server_keep_alive` asks for 120 s and wants to be told 60, which a server may do (3.2.2.3.14):
   `mqtt.keep_alive_s_max = 60`.
