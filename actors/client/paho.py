@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from paho.mqtt import client as paho
 from paho.mqtt.client import MQTTMessage, MQTTMessageInfo
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion, _ConnectionState
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -145,6 +145,10 @@ class PahoClient(paho.Client):
         self._sdc: ClientSession[MQTTMessage] = ClientSession(payload_bytes_max=payload_bytes_max)
         self._sdc_accepted = False
         self._topic_aliases = ReceivedAliases()
+        # How often disconnect() was called, and how often it had been when the present connection was begun.
+        self._partings = 0
+        self._partings_before = 0
+        self._parting: tuple[Any, Properties | None] = (None, None)
         self._sdc_held: deque[_Held] = deque()
         self._sdc_held_max = held_max
         # publishing threads and the network thread; reentrant, for paho may run callbacks while it sends
@@ -182,7 +186,11 @@ class PahoClient(paho.Client):
         super().connect_async(host, port, keepalive, bind_address, bind_port, clean_start, properties)
 
     def reconnect(self) -> MQTTErrorCode:
-        """As paho's. Nothing is published on the new connection before its CONNACK."""
+        """As paho's. Nothing is published on the new connection before its CONNACK.
+
+        A disconnect() that is called meanwhile holds: paho forgets it, and is connected for good.
+        """
+        self._partings_before = self._partings
         if self._sdc_asks:
             with self._sdc_lock:
                 self._sdc_accepted = False
@@ -190,7 +198,20 @@ class PahoClient(paho.Client):
                 # paho itself sends QoS 1 and 2 again
                 held = [*self._sdc_held, *self._sdc_waiting()]
                 self._sdc_held = deque([one for one in held if one.qos == 0])
-        return super().reconnect()
+        begun = super().reconnect()
+        return super().disconnect(*self._parting) if self._is_parting and self.socket() is not None else begun
+
+    @property
+    def _is_parting(self) -> bool:
+        """Whether the program has wanted the present connection to end since it was begun."""
+        return self._partings != self._partings_before
+
+    def _handle_connack(self) -> MQTTErrorCode:
+        taken = super()._handle_connack()
+        if self._is_parting and self._state == _ConnectionState.MQTT_CS_CONNECTED:
+            # DISCONNECT waits to be written: paho would take its end for a broken connection, and connect again.
+            self._state = _ConnectionState.MQTT_CS_DISCONNECTING
+        return taken
 
     @property
     def on_connect(self) -> Callable[..., None] | None:
@@ -320,6 +341,8 @@ class PahoClient(paho.Client):
 
     def disconnect(self, reasoncode: Any = None, properties: Properties | None = None) -> MQTTErrorCode:
         """As paho's; what waits for a batch is sent first."""
+        self._parting = (reasoncode, properties)
+        self._partings += 1
         with self._sdc_lock:
             if self._sdc_batcher is not None and self._sdc_accepted:
                 self._sdc_send_batches(self._sdc_batcher.flush_all())

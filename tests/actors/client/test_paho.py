@@ -28,7 +28,18 @@ WAIT_S = 60.0
 FAMILY = b"cars/+/speed"
 TOPIC = "cars/1234/speed"
 SHARED = Dictionary(FAMILY, ZSTD, b'{"speed": 120, "unit": "km/h"}' * 10, created_us=1)
-CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PING = 1, 2, 3, 4, 8, 9, 10, 11, 12
+CONNECT, CONNACK, PUBLISH, PUBACK, SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PING, DISCONNECT = (
+    1,
+    2,
+    3,
+    4,
+    8,
+    9,
+    10,
+    11,
+    12,
+    14,
+)
 
 
 def message(n: int) -> bytes:
@@ -270,6 +281,33 @@ def test_a_connection_lost_before_connack_sends_nothing_twice(
     assert [broker.published().payload for _ in range(2)] == [b"\x00one", b"\x00two"]
     client.publish(TOPIC, b"three")
     assert broker.published().payload == b"\x00three"
+
+
+@pytest.mark.parametrize("during", ["_create_socket", "_handle_connack"])
+def test_a_disconnect_while_it_connects_again_holds(
+    broker: ScriptedBroker, new_client: Callable[..., mqtt.Client], during: str
+) -> None:
+    """While the network thread dialled, or as it took the CONNACK, a program's disconnect() was forgotten."""
+    client = new_client()
+    start(client, broker)
+    thread, ended = client._thread, threading.Event()
+    client.on_disconnect = lambda *_: ended.set()
+    goes_on = getattr(client, during)
+
+    def parting() -> Any:
+        client.disconnect()
+        return goes_on()
+
+    setattr(client, during, parting)
+    broker.drop()
+    broker.accept()
+    if during == "_handle_connack":
+        broker.connack(aware=True)
+    broker.expect(DISCONNECT)
+    assert thread is not None
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert ended.is_set()
 
 
 def test_a_resend_is_encoded_for_the_connection_that_carries_it(
