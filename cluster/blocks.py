@@ -35,39 +35,39 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
 from .errors import PeerError
 from .properties import well_formed
 
-PUBLICATIONS = 0
-CONTROL = 1
+PUBLICATIONS: Final = 0
+CONTROL: Final = 1
 
-QOS_MASK = 3
-RETAIN = 4
-FLAGS_END = 8
+QOS_MASK: Final = 3
+RETAIN: Final = 4
+FLAGS_END: Final = 8
 
-RAW = 0
-DEFLATE = 1
-FIRST_DICTIONARY = 2
+RAW: Final = 0
+DEFLATE: Final = 1
+FIRST_DICTIONARY: Final = 2
 
 # No dictionary has this id.
-STREAMED = 0
+STREAMED: Final = 0
 
-RUN_FIELDS = 8
+RUN_FIELDS: Final = 8
 # Where a block's topics have fewer runs on average each of these is unpacked by itself.
-RUNS_A_TOPIC = 4
-U32 = 4
+RUNS_A_TOPIC: Final = 4
+U32: Final = 4
 
 # What Python objects cost beside the bytes that they hold: a block with its columns and an empty meta, a run, the
 # properties of one, a topic or origin, a row of producers or marks.
-BLOCK_MEMORY_BYTES = 850
-RUN_MEMORY_BYTES = 104
-PROPERTIES_MEMORY_BYTES = 450
-NAME_MEMORY_BYTES = 44
-ROW_MEMORY_BYTES = 170
+BLOCK_MEMORY_BYTES: Final = 850
+RUN_MEMORY_BYTES: Final = 104
+PROPERTIES_MEMORY_BYTES: Final = 450
+NAME_MEMORY_BYTES: Final = 44
+ROW_MEMORY_BYTES: Final = 170
 
 
 class Run(NamedTuple):
@@ -283,7 +283,8 @@ class Record(NamedTuple):
     payload: bytes
 
 
-@dataclass(slots=True, eq=False)
+# What `dataclass` makes to initialize an object is interpreted, also in compiled code.
+@dataclass(slots=True, eq=False, init=False)
 class Block:
     """A batch of records of one group. Immutable by convention; see the module's docstring for the fields."""
 
@@ -298,6 +299,30 @@ class Block:
     body: bytes
     # `meta_bytes` unpacked, once somebody asks: whoever makes a block by `replace` with another meta replaces both.
     _meta: Meta | None = field(default=None, repr=False)
+
+    def __init__(
+        self,
+        group: int,
+        epoch: int,
+        first: int,
+        last: int,
+        time_us: int,
+        kind: int,
+        meta_bytes: bytes,
+        lengths: bytes,
+        body: bytes,
+        _meta: Meta | None = None,
+    ) -> None:
+        self.group = group
+        self.epoch = epoch
+        self.first = first
+        self.last = last
+        self.time_us = time_us
+        self.kind = kind
+        self.meta_bytes = meta_bytes
+        self.lengths = lengths
+        self.body = body
+        self._meta = _meta
 
     # No cached_property: that of Python 3.11 takes a lock, which costs as much as unpacking a device's meta.
     @property

@@ -8,13 +8,13 @@ handed out (`EPOCH_OFFSET_GAP`), so an offset names one record for ever and the 
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-DEFAULT_GROUPS = 100
+DEFAULT_GROUPS: Final = 100
 
 # A coordinator keeps at most this many records of a group handed out and not yet durable; a new epoch starts this
 # far beyond the last durable offset, so that no offset is given twice although QoS 0 goes out before it is durable.
-EPOCH_OFFSET_GAP = 1 << 20
+EPOCH_OFFSET_GAP: Final = 1 << 20
 
 
 class Position(NamedTuple):

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from .blocks import PUBLICATIONS, Block, Meta
 from .errors import StaleEpochError
 
-RUNS_REMEMBERED = 64
-PRODUCERS_CACHED_MAX = 10_000
+RUNS_REMEMBERED: Final = 64
+PRODUCERS_CACHED_MAX: Final = 10_000
 
 
 class Placed(NamedTuple):

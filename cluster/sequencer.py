@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .blocks import (
     PUBLICATIONS,
@@ -47,10 +47,10 @@ from .records import ControlRecord, EpochStart, pack_record
 from .repeats import GroupRepeats, Memory, Placed, mark_twins
 from .selection import select
 
-RECORDS_PENDING_MAX = EPOCH_OFFSET_GAP // 2
+RECORDS_PENDING_MAX: Final = EPOCH_OFFSET_GAP // 2
 # What the store has fields for: MQTT's longest expiry (2**32 - 1 s), and sequences that cannot overflow 64 bits.
-EXPIRY_MS_MAX = 1000 * (1 << 32)
-SEQUENCE_END = 1 << 62
+EXPIRY_MS_MAX: Final = 1000 * (1 << 32)
+SEQUENCE_END: Final = 1 << 62
 
 
 class Sequenced(NamedTuple):

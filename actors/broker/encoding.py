@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, cast
 
 import msgpack
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LINK = 0  # `Kind.version` of Python clients on links
+LINK: Final = 0  # `Kind.version` of Python clients on links
 
 
 class Kind(NamedTuple):

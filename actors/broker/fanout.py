@@ -8,7 +8,7 @@ list of subscribers that share the bytes, and those that need packet ids of thei
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lexicast.cluster.topics.names import TopicTrie, is_wildcard
 
@@ -19,9 +19,9 @@ from .security.rights import Rights
 from .streaming import Streamer, deliver_streams
 from .subscriber import Subscriber, needs_ids
 
-PLANS_MAX = 4_096
+PLANS_MAX: Final = 4_096
 # Fans that no topic has any more, kept before they are swept out.
-SAME_SPARE = 64
+SAME_SPARE: Final = 64
 
 
 class Shared(NamedTuple):

@@ -12,7 +12,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from lexicast.cluster.blocks import PUBLICATIONS, U32, Block, unpack_meta
 from lexicast.cluster.clock import Clock
@@ -44,9 +44,9 @@ Columns = Mapping[int, Sequence[WirePart]]
 _NO_COLUMNS: Columns = {}
 
 # Bytes sequenced and not yet durable, beyond which brokers are not told to send more.
-UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
+UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
 # The same in records: well below `RECORDS_PENDING_MAX`, where publications are refused.
-UNCOMMITTED_RECORDS_MAX = RECORDS_PENDING_MAX // 4
+UNCOMMITTED_RECORDS_MAX: Final = RECORDS_PENDING_MAX // 4
 
 
 # More than 25 methods: a group's life, what is placed in it and what becomes of that share one turn.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock
@@ -22,8 +22,8 @@ from .matching.choosers import Choosers
 # Bytes that may wait on a broker's link before the broker is served from the store instead.
 LINK_BACKLOG_BYTES_MAX = 32 * 1024 * 1024
 # Bytes from which on what is delivered is a message of its own: a broker takes a message in one turn.
-DELIVER_BYTES_MAX = 1024 * 1024
-TOPIC_ROUTES_MAX = 200_000
+DELIVER_BYTES_MAX: Final = 1024 * 1024
+TOPIC_ROUTES_MAX: Final = 200_000
 
 
 @dataclass(eq=False, slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN
 from lexicast.cluster.errors import DictionaryError, LexicastError
@@ -56,13 +56,13 @@ from .subscriber import MqttSubscriber
 
 log = logging.getLogger(__name__)
 
-_RAW = bytes((RAW,))
-_BATCH = bytes((BATCH_TAG,))
-TOPICS_PUBLISHED_MAX = 1_000
+_RAW: Final = bytes((RAW,))
+_BATCH: Final = bytes((BATCH_TAG,))
+TOPICS_PUBLISHED_MAX: Final = 1_000
 # Unknown dictionaries that are fetched for one binding message; more are no honest client's.
-FETCHED_MAX = 8
+FETCHED_MAX: Final = 8
 # So long an MQTT 3.1.1 client that is refused is kept for what it published before.
-REFUSED_S = 1.0
+REFUSED_S: Final = 1.0
 
 
 # What a PUBLISH packet's properties say: when it expires (ms, 0: never), and what travels with it.
@@ -71,15 +71,21 @@ NOTHING: Like = (0, None)
 
 
 class Slot:
-    """Publications that wait for their acknowledgement, in the order of the wire."""
+    """Publications that wait for their acknowledgement, in the order of the wire. It is called with their result: one
+    object for each that waits, and not a closure beside it."""
 
-    __slots__ = ("ids", "qos", "ready", "reason_code")
+    __slots__ = ("_publishing", "ids", "qos", "ready", "reason_code", "topic")
 
-    def __init__(self, qos: int, ids: list[int]) -> None:
+    def __init__(self, publishing: Publishing, qos: int, ids: list[int], topic: bytes) -> None:
+        self._publishing = publishing
         self.qos = qos
+        self.topic = topic
         self.ids = ids
         self.ready = False
         self.reason_code = SUCCESS
+
+    def __call__(self, result: Any) -> None:
+        self._publishing.committed(self, result)
 
 
 class Publishing:
@@ -230,28 +236,31 @@ class Publishing:
         origin = session.client_id
         if flags & RETAIN and self._rights is not None:
             origin = self._rights.author()
-        pipeline = self._coordinators.publish(topic, flags, payloads, origin, done, mark, encoding, dictionary, *like)
+        expiry, properties = like
+        pipeline = self._coordinators.publish(
+            topic, flags, payloads, origin, done, mark, encoding, dictionary, expiry, properties
+        )
         if pipeline.full:
             self._services.wait_for_room(self._line)
 
     def _expecting(self, qos: int, ids: list[int], topic: bytes) -> Done:
         """What is to be called with the result of these."""
-        slot = Slot(qos, ids)
+        slot = Slot(self, qos, ids, topic)
         self._slots.append(slot)
+        return slot
 
-        def done(result: Any) -> None:
-            if isinstance(result, str):
-                self._refuse(slot, QUOTA_EXCEEDED, topic)
-                if self._session.version != V5 and not self._refused:
-                    self._refused = True
-                    asyncio.get_running_loop().call_later(REFUSED_S, self._line.disconnect, QUOTA_EXCEEDED)
-                log.warning("client %r: publications refused: %s", self._session.client_id, result)
-            else:
-                slot.ready = True
-            if not self._acks_scheduled:
-                self._slots_ready()
-
-        return done
+    def committed(self, slot: Slot, result: Any) -> None:
+        """These have their place, or (a text) were refused."""
+        if isinstance(result, str):
+            self._refuse(slot, QUOTA_EXCEEDED)
+            if self._session.version != V5 and not self._refused:
+                self._refused = True
+                asyncio.get_running_loop().call_later(REFUSED_S, self._line.disconnect, QUOTA_EXCEEDED)
+            log.warning("client %r: publications refused: %s", self._session.client_id, result)
+        else:
+            slot.ready = True
+        if not self._acks_scheduled:
+            self._slots_ready()
 
     def _publish_tagged(
         self, topic: bytes, flags: int, payloads: list[bytes], ids: list[int] | None, like: Like, mean_bytes: int
@@ -371,19 +380,19 @@ class Publishing:
 
     def _answer(self, qos: int, ids: list[int], reason_code: int = SUCCESS, topic: bytes = b"") -> None:
         """Acknowledge in its turn what nobody has to commit."""
-        slot = Slot(qos, ids)
+        slot = Slot(self, qos, ids, topic)
         self._slots.append(slot)
         if reason_code < UNSPECIFIED_ERROR:
             slot.ready, slot.reason_code = True, reason_code
         else:
-            self._refuse(slot, reason_code, topic)
+            self._refuse(slot, reason_code)
         if not self._acks_scheduled:
             self._slots_ready()
 
-    def _refuse(self, slot: Slot, reason_code: int, topic: bytes) -> None:
+    def _refuse(self, slot: Slot, reason_code: int) -> None:
         """Once the client is told, ids of QoS 2 mean other publications [MQTT-4.3.3-9]: whatever the topic's group has
         of an earlier connection under them is forgotten first, or those others would be taken for it. (No group has
-        anything of a topic where no client may publish: `topic` is empty.)"""
+        anything of a topic where no client may publish: the slot's is empty.)"""
         slot.reason_code = reason_code
 
         def forgotten() -> None:
@@ -391,8 +400,8 @@ class Publishing:
             if not self._acks_scheduled:
                 self._slots_ready()
 
-        if slot.qos == 2 and topic and self._session.version == V5:
-            slot.ready = not self._releases.refuse(slot.ids, self._coordinators.group_of(topic), forgotten)
+        if slot.qos == 2 and slot.topic and self._session.version == V5:
+            slot.ready = not self._releases.refuse(slot.ids, self._coordinators.group_of(slot.topic), forgotten)
         else:
             slot.ready = True
 
@@ -421,11 +430,22 @@ class Publishing:
         self._acks_scheduled = False
         slots = self._slots
         if not self._line.is_open:
+            slots.clear()  # nobody is to be told, and they lead back here
             return
         parts: list[bytes] = []
-        while slots and slots[0].ready:
-            slot = slots.popleft()
+        stored: list[int] = []  # of QoS 1, behind `parts`: packet ids that are acknowledged together
+        while slots:
+            slot = slots[0]
+            if not slot.ready:
+                break
+            slots.popleft()
             code = slot.reason_code
+            if code == SUCCESS and slot.qos == 1:
+                stored += slot.ids
+                continue
+            if stored:
+                parts.append(self._pubacks(stored))
+                stored = []
             if code < UNSPECIFIED_ERROR:
                 self._session.committed(slot.qos, slot.ids)
             else:
@@ -433,11 +453,19 @@ class Publishing:
                 if self._session.version != V5:
                     self._write(b"".join(parts))
                     self._line.disconnect(code)
+                    slots.clear()
                     return
             if code == SUCCESS:
-                parts.append(encode_acks(PUBACK if slot.qos == 1 else PUBREC, slot.ids))
+                parts.append(encode_acks(PUBREC, slot.ids))
             else:
                 answer = PubAck if slot.qos == 1 else PubRec
                 parts += [encode_packet(answer(packet_id, code), V5) for packet_id in slot.ids]
+        if stored:
+            parts.append(self._pubacks(stored))
         if parts:
-            self._write(b"".join(parts))
+            self._write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _pubacks(self, ids: list[int]) -> bytes:
+        """PUBACKs of what is stored."""
+        self._session.committed(1, ids)
+        return encode_acks(PUBACK, ids)

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.positions import Cursor
@@ -54,10 +54,10 @@ from .codec.packets import (
     Will,
 )
 
-PACKET_ID_MAX = 65_535
-DEFAULT_INFLIGHT_MAX = 1_000
-DEFAULT_RECEIVE_MAX = 1_000
-DEFAULT_SUBSCRIPTIONS_MAX = 10_000
+PACKET_ID_MAX: Final = 65_535
+DEFAULT_INFLIGHT_MAX: Final = 4_000
+DEFAULT_RECEIVE_MAX: Final = 1_000
+DEFAULT_SUBSCRIPTIONS_MAX: Final = 10_000
 
 # (group, offset, QoS, whether it was sent as a retained message); a plain tuple because `send` makes one a publication
 # (a NamedTuple takes five times as long to make).
@@ -100,6 +100,9 @@ class Arrived(NamedTuple):
 
     fresh: list[int] | None
     replies: list[Reply]
+
+
+_ALL_FRESH: Final = Arrived(None, [])
 
 
 class ReleasedIds(NamedTuple):
@@ -419,7 +422,7 @@ class Session:
         if qos == 1:
             self.unanswered += len(packet_ids)
             self._check_receive_max()
-            return Arrived(None, [])
+            return _ALL_FRESH
         self.carried.difference_update(packet_ids)
         fresh: list[int] = []
         again: list[int] = []

@@ -308,24 +308,28 @@ class MqttSubscriber(PacedSubscriber):
         self, view: BlockView, run: Run, grant: Grant, payloads: list[bytes | None], offset: int, retained: bool
     ) -> tuple[bytes, int]:
         """(bytes, how many of the run's publications are dealt with)."""
-        topic = view.block.meta.topics[run.topic]
-        properties = run_properties(self.kind, run, grant, view.block.time_us, view.now_us)
+        kind, block = self.kind, view.block
+        _, topic_index, flags, _, _, _, _, _ = run
+        topic = block.meta.topics[topic_index]
+        version = kind.version
+        properties = run_properties(kind, run, grant, block.time_us, view.now_us)
         # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
-        retain = bool(run.flags & RETAIN) and (retained or grant.retain_as_published)
-        qos = min(grant.qos, run.flags & QOS_MASK)  # [MQTT-3.8.4-8]
+        retain = bool(flags & RETAIN) and (retained or grant.retain_as_published)
+        qos = min(grant.qos, flags & QOS_MASK)  # [MQTT-3.8.4-8]
         fitting = self._engine.encoder.fitting
-        fit = fitting(self.kind, topic, payloads, qos, properties)
+        fit = fitting(kind, topic, payloads, qos, properties)
         named = topic
-        if not retained:  # what a feed brings comes at any time: its number may have been given anew meanwhile
+        # What a feed brings comes at any time: its number may have been given anew meanwhile.
+        if kind.topic_aliases and not retained:
             named, properties = self._aliased(topic, properties)
         if qos == 0:
-            return encode_qos0_run(self.kind.version, named, fit, retain, properties), len(payloads)
+            return encode_qos0_run(version, named, fit, retain, properties), len(payloads)
         count = len(payloads)
         if count == len(fit) == 1:
-            packet_id = self.session.send_one(view.block.group, offset, qos, retained)
+            packet_id = self.session.send_one(block.group, offset, qos, retained)
             if packet_id == 0:
                 return b"", 0
-            head, tail = split_qos_packet(self.kind.version, named, fit[0], qos, retain, properties)
+            head, tail = split_qos_packet(version, named, fit[0], qos, retain, properties)
             return head + pack_u16(packet_id) + tail, 1
         offsets: Sequence[int] = range(offset, offset + count)
         if len(fit) < count:
@@ -333,9 +337,9 @@ class MqttSubscriber(PacedSubscriber):
             offsets = [
                 o for o, p in zip(offsets, payloads, strict=True) if fitting(self.kind, topic, [p], qos, properties)
             ]
-        ids = self.session.send(view.block.group, offsets, qos, retained)
+        ids = self.session.send(block.group, offsets, qos, retained)
         dealt_with = count if len(ids) == len(offsets) else offsets[len(ids)] - offset
-        data = encode_qos_run(self.kind.version, named, fit[: len(ids)], qos, ids, retain, False, properties)
+        data = encode_qos_run(version, named, fit[: len(ids)], qos, ids, retain, False, properties)
         return data, dealt_with
 
     def _aliased(self, topic: bytes, properties: bytes) -> tuple[bytes, bytes]:

@@ -42,9 +42,9 @@ EXPIRES: Final = 8
 # The block lies in `kept`, not in the log.
 IS_KEPT: Final = 4
 
-_CRC = struct.Struct("<I")
-_HEAD = struct.Struct("<BBBIIqIII")
-_EXPIRY = struct.Struct("<QQ")
+_CRC: Final = struct.Struct("<I")
+_HEAD: Final = struct.Struct("<BBBIIqIII")
+_EXPIRY: Final = struct.Struct("<QQ")
 HEAD_BYTES: Final = _CRC.size + _HEAD.size
 _EXPIRY_BYTES: Final = _EXPIRY.size
 _U32_END: Final = 2**32

@@ -7,7 +7,7 @@ itself is refused.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lexicast.cluster.blocks import CONTROL, RETAIN, U32, Block, payloads_bytes
 from lexicast.cluster.errors import PeerError, UsageError
@@ -16,7 +16,7 @@ from lexicast.cluster.records import ControlRecord, unpack_record
 from .block_cuts import publication_expires_us
 from .block_format import HAS_MARKS, HAS_RETAINED
 
-CLEARED = -1
+CLEARED: Final = -1
 
 
 class TopicColumns(NamedTuple):

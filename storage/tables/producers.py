@@ -17,8 +17,8 @@ from ..log.block_outline import ProducerRow
 
 RECENT_RUNS: Final = 64
 
-_HEAD = struct.Struct("<QQq")
-_RUN = struct.Struct("<QIQ")
+_HEAD: Final = struct.Struct("<QQq")
+_RUN: Final = struct.Struct("<QIQ")
 _COUNT_MAX: Final = 2**32 - 1
 
 

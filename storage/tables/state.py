@@ -51,12 +51,12 @@ EPOCHS_MAX: Final = 1_024
 
 R = TypeVar("R", bound=ControlRecord)
 
-_U64 = struct.Struct(">Q")
-_POSITION = struct.Struct("<QQ")
-_MARK = struct.Struct("<Qq")
+_U64: Final = struct.Struct(">Q")
+_POSITION: Final = struct.Struct("<QQ")
+_MARK: Final = struct.Struct("<Qq")
 # In the place of a packet id, which is never 0: the row has the session's generation in place of an offset.
 GENERATION_ID: Final = 0
-_EPOCH = struct.Struct("<Qq")  # the last offset before it may be -1: none
+_EPOCH: Final = struct.Struct("<Qq")  # the last offset before it may be -1: none
 
 
 class Epoch(NamedTuple):

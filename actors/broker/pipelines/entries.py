@@ -20,11 +20,11 @@ from .stored_compression import StoredCompression
 # Called with the entry's result: runs of (count, epoch, first offset), or a text that says why it was refused.
 Done = Callable[[Any], None]
 
-ENTRY_BYTES_MAX = 1024 * 1024
+ENTRY_BYTES_MAX: Final = 1024 * 1024
 # A coordinator takes at most `RECORDS_PENDING_MAX` records of a group at once; entries are to stay far below it.
-ENTRY_RECORDS_MAX = 65_536
+ENTRY_RECORDS_MAX: Final = 65_536
 # What a run costs beside its payloads and its topic, about.
-RUN_BYTES = 64
+RUN_BYTES: Final = 64
 
 # Fields of a run that is being built (`blocks.Run`).
 _TOPIC: Final = 1
@@ -32,7 +32,8 @@ _ENCODING: Final = 3
 _COUNT: Final = 7
 
 
-@dataclass(slots=True)
+# What `dataclass` makes to initialize an object is interpreted, also in compiled code.
+@dataclass(slots=True, init=False)
 class SealedEntry:
     """An entry as it is sent, and whom to tell of its result."""
 
@@ -45,6 +46,22 @@ class SealedEntry:
     # It was given to another pipeline: what becomes of it here is of no interest.
     moved: bool = False
 
+    def __init__(
+        self,
+        wire: WireEntry,
+        done: list[Done],
+        dictionaries: tuple[int, ...],
+        size_bytes: int,
+        awaited: bool = False,
+        moved: bool = False,
+    ) -> None:
+        self.wire = wire
+        self.done = done
+        self.dictionaries = dictionaries
+        self.size_bytes = size_bytes
+        self.awaited = awaited
+        self.moved = moved
+
 
 class GroupEntryBuilder:
     """Publications of one group that wait for the next batch."""
@@ -54,7 +71,12 @@ class GroupEntryBuilder:
         "_done",
         "_flat",
         "_group",
-        "_last",
+        "_last_encoding",
+        "_last_expiry_ms",
+        "_last_flags",
+        "_last_origin",
+        "_last_properties",
+        "_last_topic",
         "_marks",
         "_origins",
         "_payloads",
@@ -73,7 +95,11 @@ class GroupEntryBuilder:
         self._payloads: list[bytes] = []
         self._marks: list[Mark] = []
         self._done: list[Done] = []
-        self._last: tuple[Any, ...] | None = None
+        # What the last run has in common: topics are never empty.
+        self._last_topic = b""
+        self._last_flags = self._last_encoding = self._last_expiry_ms = 0
+        self._last_properties: dict[int, Any] | None = None
+        self._last_origin = ""
         self.count = 0
         self.size_bytes = 0
 
@@ -93,11 +119,18 @@ class GroupEntryBuilder:
         size = U32 + len(payloads[0]) if count == 1 else U32 * count + sum(map(len, payloads))
         if dictionary is not None:
             encoding = FIRST_DICTIONARY + self._dictionaries.setdefault(dictionary, len(self._dictionaries))
-        like = (topic, flags, encoding, expiry_ms, properties, origin)
-        if like == self._last:
+        if (
+            topic == self._last_topic
+            and flags == self._last_flags
+            and encoding == self._last_encoding
+            and expiry_ms == self._last_expiry_ms
+            and origin == self._last_origin
+            and properties == self._last_properties
+        ):
             self._flat[-1] += count
         else:
-            self._last = like
+            self._last_topic, self._last_origin, self._last_properties = topic, origin, properties
+            self._last_flags, self._last_encoding, self._last_expiry_ms = flags, encoding, expiry_ms
             size += RUN_BYTES + len(topic)
             topics, origins = self._topics, self._origins
             topic_index = topics.setdefault(topic, len(topics))

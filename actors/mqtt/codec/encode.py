@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from .packets import (
     AUTH,
@@ -60,9 +60,9 @@ from .properties import REASON_STRING, SUBSCRIPTION_ID, USER_PROPERTY, write_pro
 from .wire import encode_binary, encode_utf8, encode_varint, pack_u16, varint_size
 
 # MQTT 5 reason codes as 3.1.1 CONNACK return codes (3.1.1 table 3.1); anything else is 3, server unavailable.
-_RETURN_CODES = {0x00: 0, 0x84: 1, 0x85: 2, 0x86: 4, 0x87: 5, 0x8C: 5, 0x8A: 5}
-_SERVER_UNAVAILABLE = 3
-_SUBACK_FAILURE = 0x80
+_RETURN_CODES: Final = {0x00: 0, 0x84: 1, 0x85: 2, 0x86: 4, 0x87: 5, 0x8C: 5, 0x8A: 5}
+_SERVER_UNAVAILABLE: Final = 3
+_SUBACK_FAILURE: Final = 0x80
 
 
 def _header(first: int, remaining: int) -> bytes:

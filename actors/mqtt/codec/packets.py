@@ -10,71 +10,71 @@ Sources: MQTT 3.1.1 and MQTT 5.0, OASIS Standards; statement ids ([MQTT-x.x.x-y]
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from lexicast.cluster.errors import PeerError
 
-V311 = 4
-V5 = 5
+V311: Final = 4
+V5: Final = 5
 
 # First byte of each control packet: type in the high four bits, the only allowed flags in the low four (2.1.2, 2.1.3).
-CONNECT = 0x10
-CONNACK = 0x20
-PUBLISH = 0x30
-PUBACK = 0x40
-PUBREC = 0x50
-PUBREL = 0x62
-PUBCOMP = 0x70
-SUBSCRIBE = 0x82
-SUBACK = 0x90
-UNSUBSCRIBE = 0xA2
-UNSUBACK = 0xB0
-PINGREQ = 0xC0
-PINGRESP = 0xD0
-DISCONNECT = 0xE0
-AUTH = 0xF0
+CONNECT: Final = 0x10
+CONNACK: Final = 0x20
+PUBLISH: Final = 0x30
+PUBACK: Final = 0x40
+PUBREC: Final = 0x50
+PUBREL: Final = 0x62
+PUBCOMP: Final = 0x70
+SUBSCRIBE: Final = 0x82
+SUBACK: Final = 0x90
+UNSUBSCRIBE: Final = 0xA2
+UNSUBACK: Final = 0xB0
+PINGREQ: Final = 0xC0
+PINGRESP: Final = 0xD0
+DISCONNECT: Final = 0xE0
+AUTH: Final = 0xF0
 
 # Reason codes (2.4).
-SUCCESS = 0x00
-DISCONNECT_WITH_WILL = 0x04
-NO_MATCHING_SUBSCRIBERS = 0x10
-NO_SUBSCRIPTION_EXISTED = 0x11
-CONTINUE_AUTHENTICATION = 0x18
-UNSPECIFIED_ERROR = 0x80
-MALFORMED_PACKET = 0x81
-PROTOCOL_ERROR = 0x82
-IMPLEMENTATION_SPECIFIC_ERROR = 0x83
-UNSUPPORTED_VERSION = 0x84
-CLIENT_ID_NOT_VALID = 0x85
-BAD_USER_NAME_OR_PASSWORD = 0x86
-NOT_AUTHORIZED = 0x87
-SERVER_UNAVAILABLE = 0x88
-SERVER_BUSY = 0x89
-USE_ANOTHER_SERVER = 0x9C
-SERVER_SHUTTING_DOWN = 0x8B
-BAD_AUTHENTICATION_METHOD = 0x8C
-KEEP_ALIVE_TIMEOUT = 0x8D
-SESSION_TAKEN_OVER = 0x8E
-TOPIC_FILTER_INVALID = 0x8F
-TOPIC_NAME_INVALID = 0x90
-PACKET_ID_IN_USE = 0x91
-PACKET_ID_NOT_FOUND = 0x92
-RECEIVE_MAXIMUM_EXCEEDED = 0x93
-TOPIC_ALIAS_INVALID = 0x94
-PACKET_TOO_LARGE = 0x95
-MESSAGE_RATE_TOO_HIGH = 0x96
-QUOTA_EXCEEDED = 0x97
-ADMINISTRATIVE_ACTION = 0x98
-PAYLOAD_FORMAT_INVALID = 0x99
-RETAIN_NOT_SUPPORTED = 0x9A
-QOS_NOT_SUPPORTED = 0x9B
-SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
-CONNECTION_RATE_EXCEEDED = 0x9F
-SUBSCRIPTION_IDS_NOT_SUPPORTED = 0xA1
-WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
+SUCCESS: Final = 0x00
+DISCONNECT_WITH_WILL: Final = 0x04
+NO_MATCHING_SUBSCRIBERS: Final = 0x10
+NO_SUBSCRIPTION_EXISTED: Final = 0x11
+CONTINUE_AUTHENTICATION: Final = 0x18
+UNSPECIFIED_ERROR: Final = 0x80
+MALFORMED_PACKET: Final = 0x81
+PROTOCOL_ERROR: Final = 0x82
+IMPLEMENTATION_SPECIFIC_ERROR: Final = 0x83
+UNSUPPORTED_VERSION: Final = 0x84
+CLIENT_ID_NOT_VALID: Final = 0x85
+BAD_USER_NAME_OR_PASSWORD: Final = 0x86
+NOT_AUTHORIZED: Final = 0x87
+SERVER_UNAVAILABLE: Final = 0x88
+SERVER_BUSY: Final = 0x89
+USE_ANOTHER_SERVER: Final = 0x9C
+SERVER_SHUTTING_DOWN: Final = 0x8B
+BAD_AUTHENTICATION_METHOD: Final = 0x8C
+KEEP_ALIVE_TIMEOUT: Final = 0x8D
+SESSION_TAKEN_OVER: Final = 0x8E
+TOPIC_FILTER_INVALID: Final = 0x8F
+TOPIC_NAME_INVALID: Final = 0x90
+PACKET_ID_IN_USE: Final = 0x91
+PACKET_ID_NOT_FOUND: Final = 0x92
+RECEIVE_MAXIMUM_EXCEEDED: Final = 0x93
+TOPIC_ALIAS_INVALID: Final = 0x94
+PACKET_TOO_LARGE: Final = 0x95
+MESSAGE_RATE_TOO_HIGH: Final = 0x96
+QUOTA_EXCEEDED: Final = 0x97
+ADMINISTRATIVE_ACTION: Final = 0x98
+PAYLOAD_FORMAT_INVALID: Final = 0x99
+RETAIN_NOT_SUPPORTED: Final = 0x9A
+QOS_NOT_SUPPORTED: Final = 0x9B
+SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: Final = 0x9E
+CONNECTION_RATE_EXCEEDED: Final = 0x9F
+SUBSCRIPTION_IDS_NOT_SUPPORTED: Final = 0xA1
+WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: Final = 0xA2
 
 # What CONNACK may say (MQTT 5 table 3-1).
-CONNACK_REASONS = frozenset((0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F))
+CONNACK_REASONS: Final = frozenset((0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F))
 
 Properties: TypeAlias = dict[int, Any]
 
@@ -91,7 +91,7 @@ class Terms(NamedTuple):
     bridge: bool = False
 
 
-NO_TERMS = Terms()
+NO_TERMS: Final = Terms()
 
 
 class MqttProtocolError(PeerError):
@@ -162,7 +162,9 @@ class Publish:
     properties: Properties | None = None
 
 
-@dataclass(slots=True)
+# It and AckRun are made at nearly every read; what `dataclass` makes to initialize an object is interpreted, also in
+# compiled code.
+@dataclass(slots=True, init=False)
 class PublishRun:
     """Consecutive PUBLISH packets that agree in everything but payload and packet id; the reader's unit of work.
 
@@ -178,13 +180,35 @@ class PublishRun:
     payloads: list[bytes]
     packet_ids: list[int] | None
 
+    def __init__(
+        self,
+        topic: bytes,
+        qos: int,
+        retain: bool,
+        dup: bool,
+        properties: Properties | None,
+        payloads: list[bytes],
+        packet_ids: list[int] | None,
+    ) -> None:
+        self.topic = topic
+        self.qos = qos
+        self.retain = retain
+        self.dup = dup
+        self.properties = properties
+        self.payloads = payloads
+        self.packet_ids = packet_ids
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, init=False)
 class AckRun:
     """Consecutive PUBACK, PUBREC, PUBREL or PUBCOMP (`kind`: their first byte) of success without properties."""
 
     kind: int
     packet_ids: list[int]
+
+    def __init__(self, kind: int, packet_ids: list[int]) -> None:
+        self.kind = kind
+        self.packet_ids = packet_ids
 
 
 @dataclass(slots=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from struct import Struct
+from typing import Final
 
 from .packets import MALFORMED_PACKET, MqttProtocolError
 
-VARINT_MAX = 268_435_455
-STRING_BYTES_MAX = 65_535
+VARINT_MAX: Final = 268_435_455
+STRING_BYTES_MAX: Final = 65_535
 
 pack_u16 = Struct(">H").pack
 pack_u32 = Struct(">I").pack

@@ -383,6 +383,11 @@ async def test_closed_connections_leave_nothing_to_the_garbage_collector(cluster
     def known() -> int:
         return sum(type(found) is MqttConnection for found in gc.get_objects())
 
+    async def arrived(records: int) -> None:
+        await eventually(lambda: coordinators.published_records == records)
+
+    coordinators = cluster.broker().engine.coordinators
+    disk = cluster.cluster.coordinators["coordinator-0"].disk
     await eventually(lambda: not cluster.broker().mqtt.connections)  # those of other tests
     gc.collect()
     before = known()
@@ -394,10 +399,18 @@ async def test_closed_connections_leave_nothing_to_the_garbage_collector(cluster
                 await client.subscribe("many/#", qos=1)
                 await client.publish("many/x", b"x", qos=1)
             assert known() == before + 20
+            published = coordinators.published_records
+            disk.hold()  # what they publish last is answered when they are gone
+            for client in clients:
+                client.send(Publish(b"many/x", b"y", 1, packet_id=9))
+            await arrived(published + 20)
             for client in clients:
                 client.abort()
+            await eventually(lambda: not cluster.broker().mqtt.connections)
+            disk.release()
             await eventually(lambda: known() == before)
     finally:
+        disk.release()
         gc.enable()
 
 
