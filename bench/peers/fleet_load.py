@@ -56,7 +56,7 @@ ACKS_EVERY = 8
 
 UNACKNOWLEDGED = 250
 """Deliveries of QoS 1 after which they are acknowledged at the latest. A broker sends only so many ahead of their
-acknowledgements (lexicast 1,000): a generator that waits for more than that to arrive waits for nothing, and one that
+acknowledgements (lexicast 4,000): a generator that waits for more than that to arrive waits for nothing, and one that
 waits for just as many lets the broker wait for each round trip."""
 
 _PACKET_IDS = 65_535

@@ -127,7 +127,7 @@ class MqttConfig(_Table):
     keep_alive_s_max: int = knob(65_535, 1, 65_535)
     session_expiry_s_max: int = knob(7 * DAY_S, 0, 4_294_967_295)
     subscriptions_per_session_max: int = knob(10_000, 1, 1_000_000)
-    inflight_max: int = knob(1_000, 1, 65_535)
+    inflight_max: int = knob(4_000, 1, 65_535)
     receive_max: int = knob(1_000, 1, 65_535)
     topic_alias_max: int = knob(16, 0, 65_535)
     topic_aliases_sent_max: int = knob(4_096, 0, 65_535)

@@ -305,20 +305,20 @@ async def test_a_client_that_never_reads_does_not_hold_up_the_stop() -> None:
 
 
 async def test_a_qos_1_subscriber_that_acknowledges_nothing(port: int) -> None:
-    topic, count = unique(), 4_000
+    topic, count = unique(), 6_000
     witness, publisher, mute = await healthy(port), await Raw.connect(port, version=V311), await Raw.connect(port)
     mute.answers = False
     await mute.subscribe(topic, qos=1)
     await flood(publisher, topic, count, 100, qos=1)
     for _ in range(count):
         await publisher.expect(PubAck)
-    got = await mute.messages(1_000)  # mqtt.inflight_max
+    got = await mute.messages(4_000)  # mqtt.inflight_max
     assert await mute.ping() == []
     await round_trip(witness)
     mute.answers = True
     for message in got:
         mute.send(PubAck(message.packet_id))
-    got += await mute.messages(count - 1_000)
+    got += await mute.messages(count - 4_000)
     assert numbers(got) == list(range(count))
 
 
