@@ -21,7 +21,7 @@ from lexicast.cluster.errors import PeerError, UsageError
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.messages import LEADS
 from lexicast.cluster.protocol.requests import FILTERS_MAX
-from lexicast.cluster.records import ControlRecord, Subscribed, Unsubscribed
+from lexicast.cluster.records import Subscribed, Unsubscribed
 from lexicast.cluster.topics.names import is_wildcard
 
 from ..link.link import Link
@@ -45,6 +45,8 @@ class Interest:
         self._past = past
         # What brokers of an earlier link had, until it has been taken out.
         self._before: dict[BrokerPeer, BrokerPeer] = {}
+        # Broker, incarnation and filter -> the record that is under way, and not in the store's table yet.
+        self._recording: dict[tuple[str, int, bytes], Subscribed | Unsubscribed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         led.when_opened.append(self._opened)
         led.when_closed.append(self._closed)
@@ -80,6 +82,9 @@ class Interest:
                 self._record_begin(peer, topic_filter)
 
     def _is_recorded(self, peer: BrokerPeer, topic_filter: bytes) -> bool:
+        under_way = self._recording.get((peer.name, peer.incarnation, topic_filter))
+        if under_way is not None:
+            return isinstance(under_way, Subscribed)
         before = self._before.get(peer)
         if before is not None and before.incarnation == peer.incarnation and topic_filter in before.filters:
             return True  # or is about to be
@@ -228,17 +233,28 @@ class Interest:
         self._led.tell_heads(peer)
 
     def _record_begin(self, peer: BrokerPeer, topic_filter: bytes) -> None:
-        now_us = self._led.clock.time_us()
-        record = Subscribed(peer.name, peer.incarnation, topic_filter.decode(), now_us, TIME_MAX_US)
-        self._record(topic_filter, record)
+        now_us, name = self._led.clock.time_us(), topic_filter.decode()
+        self._record(peer, topic_filter, Subscribed(peer.name, peer.incarnation, name, now_us, TIME_MAX_US))
 
     def _record_end(self, peer: BrokerPeer, topic_filter: bytes) -> None:
         if not is_wildcard(topic_filter):
-            self._record(topic_filter, Unsubscribed(peer.name, topic_filter.decode()))
+            self._record(peer, topic_filter, Unsubscribed(peer.name, topic_filter.decode()))
 
-    def _record(self, topic_filter: bytes, record: ControlRecord) -> None:
+    def _record(self, peer: BrokerPeer, topic_filter: bytes, record: Subscribed | Unsubscribed) -> None:
+        """Nobody waits for its commit: a failure shows in the store itself."""
+        key = peer.name, peer.incarnation, topic_filter
+
+        def done(error: Exception | None) -> None:
+            if self._recording.get(key) is record:
+                del self._recording[key]
+
         for group in self._groups_of([topic_filter]):
-            self._led.append_control(group, record, _ignore)
+            self._recording[key] = record
+            try:
+                self._led.append_control(group, record, done)
+            except BaseException:
+                done(None)
+                raise
 
     def _groups_of(self, filters: Iterable[bytes]) -> list[int]:
         led = self._led.served
@@ -248,7 +264,3 @@ class Interest:
                 return list(led)
             groups.add(topic_group(topic_filter, self._led.store.groups))
         return [group for group in groups if group in led]
-
-
-def _ignore(error: Exception | None) -> None:
-    """For records whose commit nobody waits for: a failure shows in the store itself."""
