@@ -109,7 +109,8 @@ class SessionHome:
         return self._open_at_once(peer, (group, client_id), asked) or self._open(peer, (group, client_id), asked)
 
     def _open_at_once(self, peer: BrokerPeer, key: SessionKey, asked: SessionClaim) -> Awaitable[SessionGrant] | None:
-        """The session of a client that comes (back), as most do: nobody owns it and no will is due."""
+        """The session of a client that comes (back), as most do: nobody owns it, or a broker that is gone, and no will
+        is due."""
         if key in self._turns:
             return None
         try:
@@ -118,13 +119,18 @@ class SessionHome:
             return None  # it is told where it is tried again
         now_us = self._clock.time_us()
         goes_on = continues(current, asked.user, asked.clean, now_us)
-        if current is not None and (current.owner or due_will(current, goes_on, now_us)):
+        if current is not None and (
+            self._reachable(current)
+            or (current.owner, current.incarnation) == (peer.name, peer.incarnation)
+            or due_will(current, goes_on, now_us)
+        ):
             return None
         if belongs_elsewhere(current, asked.user, asked.over, now_us):
             return None
         saved = _taken_up(peer, key[1], asked, current, now_us)
         if current is not None and goes_on:
-            saved = saved._replace(uid=current.uid, filters=current.filters, place=current.place)
+            filters, place = _state(current, None, self._standings.of(current))
+            saved = saved._replace(uid=current.uid, filters=filters, place=place)
         granted: asyncio.Future[SessionGrant] = asyncio.get_running_loop().create_future()
         turn = self._turns.begin(key)
 
@@ -175,13 +181,18 @@ class SessionHome:
                 self.owners.suspect(peer.name)
             return _grant(saved, goes_on)
 
+    def _reachable(self, current: SessionSaved) -> BrokerPeer | None:
+        """The owner of a session, where it can be asked; None: there is none, or it is gone."""
+        owner = self._peers.get(current.owner)
+        if owner is None or owner.incarnation != current.incarnation or owner.link.closed:
+            return None
+        return owner
+
     async def _handed_over(self, current: SessionSaved | None, clean: bool) -> HandedOver:
         """(filters, place) of the present owner; () when it has served nothing yet, and its row and will are no more
         than they were; None when there is no owner, or none that answers: then its row counts."""
-        if current is None or not current.owner:
-            return None
-        owner = self._peers.get(current.owner)
-        if owner is None or owner.incarnation != current.incarnation or owner.link.closed:
+        owner = None if current is None else self._reachable(current)
+        if current is None or owner is None:
             return None
         try:
             async with asyncio.timeout(YIELD_TIMEOUT_S):

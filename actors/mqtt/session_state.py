@@ -50,6 +50,9 @@ _LOW = (1 << HIGH_BITS) - 1
 # By bytes a number.
 _BEYOND = {1: "B", 2: "H", 4: "I"}
 
+# A cursor as it is written: groups, what is above HIGH_BITS, the least of the rest, and how far each is beyond.
+Columns = tuple[list[int], int | list[int], int, bytes]
+
 # Subscriptions read or written in one step.
 STEP = 100
 
@@ -137,8 +140,27 @@ def _pack_place(
     return packed
 
 
-def _cursor_columns(cursor: Mapping[int, int]) -> tuple[list[int], int | list[int], int, bytes]:
-    """A cursor as it is written."""
+def _cursor_columns(cursor: Mapping[int, int]) -> Columns:
+    """A cursor as it is written. Many stand where the one before stood: all that leave together, and those whose broker
+    is gone."""
+    if cursor != _written.cursor:
+        _written.columns = _columns(cursor)
+        _written.cursor = dict(cursor)
+    return _written.columns
+
+
+class _Written:
+    """The cursor that was written last."""
+
+    def __init__(self) -> None:
+        self.cursor: Cursor = {}
+        self.columns: Columns = ([], 0, 0, b"")
+
+
+_written = _Written()
+
+
+def _columns(cursor: Mapping[int, int]) -> Columns:
     groups = sorted(cursor)
     spans: list[int] = []
     if groups and groups[-1] - groups[0] == len(groups) - 1:

@@ -102,6 +102,27 @@ async def test_an_owner_of_another_incarnation_or_without_a_link_is_not_asked() 
     assert link(home.peers["b"]).asked == []
 
 
+async def test_the_sessions_of_a_broker_that_is_gone_are_given_without_a_task_each() -> None:
+    home = Home()
+    gone, other = home.broker("broker-0"), home.broker("broker-1")
+    granted = await home.open(gone)
+    await home.save(granted.generation, place(4))
+    home.sessions.stand(gone, 9, {GROUP: 7}, {})
+    claim = SessionClaim(False, b"new", 1, HOUR, b"", b"", b"begin", "")
+    home.lose(gone)
+    given = home.sessions.open(other, GROUP, CLIENT, claim)
+    assert isinstance(given, asyncio.Future)
+    found = await given
+    assert found.present
+    assert read(found.filters, found.place).cursor == {GROUP: 7}
+    assert home.row().owner == "broker-1"
+    # Its owner lives now, and is asked.
+    asked = home.sessions.open(home.broker("broker-2"), GROUP, CLIENT, claim)
+    assert not isinstance(asked, asyncio.Future)
+    await asked
+    assert [what for what, *_ in link(other).asked] == ["session_yield"]
+
+
 async def test_what_was_given_to_a_connection_that_never_heard_of_it_is_given_back() -> None:
     """How far its broker has got says nothing of it: what was delivered there, it has not got."""
     home = Home()
