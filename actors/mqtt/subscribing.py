@@ -144,9 +144,9 @@ def send_owed(services: MqttServices, client: SubscribingClient) -> None:
     """An earlier connection ended while it was sent what is retained on these filters: all of it comes, from the
     beginning."""
     session, subscriptions = client.session, services.engine.subscriptions
-    stands = subscriptions.cursor_of(client.subscriber)
-    grants = {name: grant_of(session.subscriptions[name]) for name in session.owed}
-    if grants:
+    if session.owed:
+        stands = subscriptions.cursor_of(client.subscriber)
+        grants = {name: grant_of(session.subscriptions[name]) for name in session.owed}
         client.subscriber.send_retained(subscriptions.retained(dict.fromkeys(grants, stands)), grants)
 
 

@@ -54,7 +54,8 @@ class AtHand:
         # Topic -> its pages, in the order of the log.
         self._index: TopicIndex[deque[Page]] = TopicIndex()
         self._gone = 0
-        # Where one stood who was covered, and by which version; nothing has changed here since.
+        # Where one stood who was covered, and up to which version whoever stands there is: each that returns brings
+        # filters that are newer than those of the one before. What has changed here since takes nothing away.
         self._covered: tuple[dict[int, int], dict[int, int], int] | None = None
         # Groups of which retention had taken something.
         self._trimmed: set[int] = set()
@@ -147,7 +148,6 @@ class AtHand:
         moved = self._cache.moved
         if not moved:
             return
-        self._covered = None
         for group in moved:
             stretch = self._stretches.get(group)
             if stretch is not None:
@@ -157,6 +157,8 @@ class AtHand:
     def _extend(self, stretch: Stretch, group: int) -> None:
         blocks = self._cache.since(group, stretch.end)
         stretch.live = blocks is not None
+        if not stretch.live:
+            self._covered = None
         if not blocks:
             if stretch.live:  # nothing that concerns this broker lies up to there
                 stretch.end = self._cache.end(group)
@@ -187,7 +189,8 @@ class AtHand:
             return True
         if next(self._missing(subscriber, version), None) is not None:
             return False
-        self._covered = subscriber.lagging.copy(), subscriber.past.copy(), version
+        up_to = min([self._stretches[group].version for group in subscriber.lagging], default=EVERY_VERSION)
+        self._covered = subscriber.lagging.copy(), subscriber.past.copy(), up_to
         return True
 
     def lacks(self, subscriber: Subscriber, version: int) -> list[int]:

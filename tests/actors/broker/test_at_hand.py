@@ -191,10 +191,12 @@ def test_who_stands_where_another_stood_is_not_looked_at_group_by_group(monkeypa
 
     monkeypatch.setattr(AtHand, "_missing", looked)
     log.at_hand.sync()
-    for _ in range(5):
+    for number in range(5):  # each with filters that are newer than those of the one before
         subscriber = Subscriber(cast(Any, None), Kind(4))
         subscriber.lagging = dict.fromkeys(range(GROUPS), 0)
-        assert log.at_hand.covers(subscriber, 1)
+        assert log.at_hand.covers(subscriber, 1 + number)
+        log.publish(0, 0, live=True)
+        log.at_hand.sync()
     assert len(looks) == 1
     subscriber.past = {0: 2}  # it is known that there is more
     assert not log.at_hand.covers(subscriber, 1)
