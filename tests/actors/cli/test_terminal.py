@@ -59,10 +59,10 @@ def test_a_terminal_gets_escapes_and_a_pipe_the_bytes(
     assert got[:-1].isprintable()
     if as_json:
         assert json.loads(got)["payload"].encode() == ATTACK
-    pipe = io.TextIOWrapper(io.BytesIO())
-    monkeypatch.setattr(sys, "stdout", pipe)
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written))
     asyncio.run(print_messages(_all(said), None, as_json, verbose))
-    raw = pipe.buffer.getvalue()  # type: ignore[attr-defined]  # typeshed: any binary stream
+    raw = written.getvalue()
     assert ATTACK in raw or as_json
     assert (said.topic.encode() in raw) == verbose
 
