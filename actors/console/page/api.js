@@ -32,9 +32,11 @@ export function get(name, parameters) {
   return answered(fetch(path(name, parameters), { headers: { Accept: "application/json" } }));
 }
 
-export function post(name, body, parameters) {
+// `signal`: by which it is called off.
+export function post(name, body, parameters, signal) {
   return answered(fetch(path(name, parameters), {
     method: "POST",
+    signal,
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(body ?? {}),
   }));

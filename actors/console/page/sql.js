@@ -8,6 +8,8 @@ const COLUMNS = "topic, time, payload, publisher, qos, retained, raw_bytes, stor
 export function open(place, { failed }) {
   let ended = false;
   let running = false;
+  // Whoever leaves waits for no answer, and keeps Spark from nobody.
+  const leaving = new AbortController();
   const text = (attributes) => h("input", { spellcheck: "false", autocapitalize: "none", autocomplete: "off", ...attributes });
   const statement = h("textarea", { name: "statement", rows: "5", spellcheck: "false", required: true });
   statement.value = EXAMPLE;
@@ -29,7 +31,7 @@ export function open(place, { failed }) {
       const told = await post("sql", {
         statement: statement.value, filter: filter.value, since: since.value, where: where.value,
         schema: fields.checked ? "json" : "", limit: Number(limit.value),
-      });
+      }, {}, leaving.signal);
       if (ended) return;
       running = true;
       state.textContent = `${count(told.rows.length)} rows in ${told.took_s} s${told.more ? "; there are more" : ""}`;
@@ -63,7 +65,10 @@ export function open(place, { failed }) {
     }
   };
   look();
-  return () => { ended = true; };
+  return () => {
+    ended = true;
+    leaving.abort();
+  };
 }
 
 function missing(why) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from aiohttp import web
@@ -18,6 +18,20 @@ from ..visitors import NotLetInError
 from .program import SqlProcess
 
 SINCE: Final = "1h"
+# How often it is looked whether somebody still waits for the answer.
+LOOK_S: Final = 0.25
+
+
+async def _while_connected(request: web.Request, asking: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """The answer. Where whoever asked is gone nobody is to wait behind that question: it is ended."""
+    task = asyncio.create_task(asking)
+    try:
+        while not task.done() and request.transport is not None and not request.transport.is_closing():
+            await asyncio.wait([task], timeout=LOOK_S)
+    finally:
+        if not task.done():
+            task.cancel()
+    return await task
 
 
 class SqlRequests:
@@ -63,7 +77,7 @@ class SqlRequests:
             "reader": self._reader(rights),
         }
         begun_s = asyncio.get_running_loop().time()
-        told = await self._process.ask(question)
+        told = await _while_connected(request, self._process.ask(question))
         return json_answer({**told, "took_s": round(asyncio.get_running_loop().time() - begun_s, 1)})
 
     def _reader(self, rights: ClientRights) -> tuple[Any, ...] | None:

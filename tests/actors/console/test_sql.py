@@ -118,6 +118,22 @@ async def test_one_question_at_a_time(tmp_path: Path, monkeypatch: pytest.Monkey
             await eventually(lambda: not psutil.pid_exists(pid))
 
 
+async def test_a_question_ends_with_whoever_asked_it(tmp_path: Path) -> None:
+    """Who left the page's view had Spark compute on, and everybody else refused meanwhile."""
+    async with Cluster(tmp_path) as cluster:
+        await cluster.start_coordinator()
+        await cluster.start_broker("broker-0")
+        async with console(cluster, sql=PROGRAM) as server, asking(server) as ask:
+            pid, _ = await answer(ask)
+            leaving = asyncio.create_task(ask.post(PATH, {"statement": "hang"}))
+            await eventually(lambda: server._sql._is_busy)
+            leaving.cancel()
+            await eventually(lambda: not server._sql._is_busy)
+            await eventually(lambda: not psutil.pid_exists(pid))
+            second, _ = await answer(ask)
+            assert second != pid
+
+
 async def test_it_ends_when_nobody_asks_any_more(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "IDLE_S", 0.05)
     pid, _ = await answer(ask)
