@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import Any, Final
 
 from lexicast.cluster.errors import LexicastError, UnavailableError
@@ -14,6 +14,8 @@ from ..link.link import Link
 from ..status.over_link import dial_broker
 
 ANSWER_TIMEOUT_S: Final = 3.0
+# Whoever looks at a page waits for a broker that hangs no longer than that.
+NEXT_S: Final = 1.0
 
 
 class BrokerLines:
@@ -71,14 +73,30 @@ class BrokerLines:
         return answer
 
     async def ask_nearest(self, method: str, *arguments: Any) -> Any:
-        """The answer of the first broker that gives one, so that one that hangs is waited for once. Raises
-        UnavailableError."""
+        """The answer of the first broker that gives one. The next one is asked when one has failed, or has said
+        nothing for NEXT_S; one that others outrun is asked last from then on. Raises UnavailableError."""
+        names = deque(sorted(self.nearest(), key=self._silent.__contains__))
+        asked: dict[asyncio.Task[Any], str] = {}
         failures = []
-        for name in sorted(self.nearest(), key=self._silent.__contains__):
-            try:
-                return await self.ask(name, method, *arguments)
-            except LexicastError as error:
-                failures.append(f"{name}: {error}")
+        try:
+            while names or asked:
+                if names:
+                    name = names.popleft()
+                    asked[asyncio.create_task(self.ask(name, method, *arguments))] = name
+                wait_s = NEXT_S if names else None
+                done, _ = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    name = asked.pop(task)
+                    try:
+                        answer = task.result()
+                    except LexicastError as error:
+                        failures.append(f"{name}: {error}")
+                        continue
+                    self._silent.update(asked.values())
+                    return answer
+        finally:
+            for task in asked:
+                task.cancel()
         raise UnavailableError(f"no broker answers ({'; '.join(failures) or 'none serves'})")
 
     async def _link(self, member: Member) -> Link:

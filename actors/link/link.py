@@ -50,6 +50,7 @@ HANDSHAKE_ITEMS_MAX = 1024
 # After so long a request has failed, whatever the peer may still do with it.
 REQUEST_TIMEOUT_S = 30.0
 BEATS = Beats()
+UNHEARD_BEATS = 2.0
 # What malformed data raises in code that expects it to be right; anything else is a defect of ours.
 MALFORMED = (ValueError, TypeError, IndexError, KeyError, msgpack.UnpackException, msgpack.BufferFull)
 
@@ -370,6 +371,14 @@ class Link(asyncio.Protocol):
             self._ready.set_result(self)
         self._heartbeat = Heartbeat(self._beats, self._loop.time())
         self._timer = self._loop.call_at(self._heartbeat.next_s, self._beat)
+
+    def silent_s(self) -> float:
+        """How long nothing has come from the peer, which says every `Beats.beat_s` that it lives."""
+        return 0.0 if self._heartbeat is None else self._heartbeat.silent_s(self._loop.time())
+
+    def is_heard(self) -> bool:
+        """Whether the peer has said something in time; who has not is not gone yet, but cannot be said to be there."""
+        return self.silent_s() < UNHEARD_BEATS * self._beats.beat_s
 
     def suspect(self) -> None:
         """Others take the peer for gone: where it is silent too, this link ends soon; see `Heartbeat.suspect`."""

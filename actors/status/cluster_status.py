@@ -1,12 +1,14 @@
 """The cluster's status as one broker can tell it: over its own links to the coordinators, over Ray to the others.
 
 `lexicast status` and Python clients ask a broker, which asks all actors at once, none for longer than ASK_TIMEOUT_S.
+What it has waited for the coordination server comes off that: whoever asks has an answer within SNAPSHOT_S.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from lexicast.cluster.errors import LexicastError
@@ -16,6 +18,7 @@ from ..link.link import Link
 from .report import ROLES, UNKNOWN, MissingError, answer_of, gather
 
 ASK_TIMEOUT_S: Final = 2.0
+SNAPSHOT_S: Final = 2.5
 
 AskActor = Callable[[str, float], Awaitable[dict[str, Any]]]
 
@@ -60,11 +63,15 @@ class ClusterStatus:
 
     async def snapshot(self) -> dict[str, Any]:
         """See `report.gather`."""
-        return await gather(await self._said(), self._ask)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + SNAPSHOT_S
+        said = await self._said()
+        return await gather(said, partial(self._ask, timeout_s=min(ASK_TIMEOUT_S, until_s - loop.time())))
 
     async def some(self, names: Sequence[str]) -> dict[str, Any]:
         """What these actors say about themselves, by name, as in `snapshot`."""
-        answers = [answer_of(self._ask, self._kind_of(name), name) for name in names]
+        ask = partial(self._ask, timeout_s=ASK_TIMEOUT_S)
+        answers = [answer_of(ask, self._kind_of(name), name) for name in names]
         return dict(zip(names, await asyncio.gather(*answers), strict=True))
 
     def _kind_of(self, name: str) -> str:
@@ -88,18 +95,18 @@ class ClusterStatus:
                 "members": members,
             }
 
-    async def _ask(self, kind: str, name: str) -> dict[str, Any]:
+    async def _ask(self, kind: str, name: str, timeout_s: float) -> dict[str, Any]:
         if kind == BROKER and name == self._broker:
             return self._own_status()
         line = self._coordinators.get(name) if kind == COORDINATOR else None
         if line is None:
-            return await self._ask_actor(name, ASK_TIMEOUT_S)
+            return await self._ask_actor(name, timeout_s)
         if line.link is not None:
-            answer: dict[str, Any] = await line.link.request("status", timeout_s=ASK_TIMEOUT_S)
+            answer: dict[str, Any] = await line.link.request("status", timeout_s=timeout_s)
             return answer
         since_us = line.lost_us
         try:
-            answer = await self._ask_actor(name, ASK_TIMEOUT_S)
+            answer = await self._ask_actor(name, timeout_s)
         except MissingError as error:
             raise MissingError(str(error), error.fate, since_us) from None
         except LexicastError as error:

@@ -93,6 +93,10 @@ class Heartbeat:
         """When to call `tick` next."""
         return self._next_s
 
+    def silent_s(self, now_s: float) -> float:
+        """How long nothing has come."""
+        return max(0.0, now_s - self._heard_s)
+
     def heard(self, now_s: float) -> None:
         """Something has come."""
         self._suspected = False

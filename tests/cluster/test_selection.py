@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexicast.actors.broker.pipelines.entries import GroupEntryBuilder, PublishBatch
+from lexicast.actors.broker.pipelines.entries import GroupEntryBuilder, PublishBatch, SealedEntry
 from lexicast.cluster.blocks import (
     FIRST_DICTIONARY,
     PUBLICATIONS,
@@ -170,7 +170,9 @@ def test_an_entry_holds_what_was_added_in_order(added: list[dict[str, Any]]) -> 
     assert [(m.index, m.packet_id) for m in block.meta.marks] == marks
     assert {d for *_, d in wanted if d} == set(entry.dictionaries)
     assert (
-        PublishBatch(1, [entry, entry]).size_bytes == 2 * entry.size_bytes == 2 * (len(meta) + len(lengths) + len(body))
+        PublishBatch(1, [entry, entry], 0.0).size_bytes
+        == 2 * entry.size_bytes
+        == 2 * (len(meta) + len(lengths) + len(body))
     )
 
 
@@ -178,3 +180,14 @@ def test_empty_publications_count_too() -> None:
     builder = GroupEntryBuilder(0)
     sizes = [builder.add(b"a", 1, [b""], "x") for _ in range(3)]
     assert all(size > 0 for size in sizes)
+
+
+def test_a_batch_is_as_old_as_its_oldest_entry_is_sent_wherever_it_was() -> None:
+    """What a leader refuses is sent again: nodes were ready and not ready by turns while it went to and fro."""
+    old, new, other = (SealedEntry((group, b"", b"", b""), [], (), 1) for group in (1, 2, 3))
+    assert PublishBatch(1, [old], 5.0).since_s == 5.0
+    both = PublishBatch(2, [old, new], 8.0)
+    assert both.since_s == 5.0
+    assert both.give_up({1}) == [old]
+    assert both.since_s == 8.0
+    assert PublishBatch(3, [other, old], 9.0).since_s == 5.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW, RUN_FIELDS, U32, Mark, ProducerRun, pack_columns
@@ -45,6 +46,8 @@ class SealedEntry:
     awaited: bool = False
     # It was given to another pipeline: what becomes of it here is of no interest.
     moved: bool = False
+    # When it was sent first, by the loop's clock; inf: it was not yet.
+    since_s: float = inf
 
     def __init__(
         self,
@@ -204,21 +207,27 @@ class GroupEntryBuilder:
 
 @dataclass(slots=True)
 class PublishBatch:
-    """One PUBLISH message that has not been answered."""
+    """One PUBLISH message that has not been answered. `since_s`: when it is made, by the loop's clock; from then on
+    when the oldest of its entries was sent first, here or in another batch."""
 
     tag: int
     entries: list[SealedEntry]
+    since_s: float
     taken: bool = False
     size_bytes: int = field(init=False)
     awaited: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        for entry in self.entries:
+            if entry.since_s == inf:
+                entry.since_s = self.since_s
         self.count()
 
     def count(self) -> None:
         """What is in it has changed."""
         self.awaited = any([entry.awaited for entry in self.entries])
         self.size_bytes = sum([entry.size_bytes for entry in self.entries])
+        self.since_s = min([entry.since_s for entry in self.entries], default=inf)
 
     def give_up(self, groups: Container[int]) -> list[SealedEntry]:
         """Take the entries of these groups out; what is answered for them is of no interest any more."""

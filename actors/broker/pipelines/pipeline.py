@@ -290,7 +290,7 @@ class Pipeline:
         while self._sealed and size + self._sealed[0].size_bytes <= self._batch_bytes_max:
             entries.append(self._sealed.popleft())
             size += entries[-1].size_bytes
-        batch = PublishBatch(self._next_tag, entries)
+        batch = PublishBatch(self._next_tag, entries, asyncio.get_running_loop().time())
         self._next_tag += 1
         self._batches[batch.tag] = batch
         self._transmit(batch)
@@ -479,6 +479,10 @@ class Pipeline:
         """Others lead what this coordinator led: where it is silent, what it was asked is asked elsewhere, soon."""
         if self.link is not None:
             self.link.suspect()
+
+    def unanswered(self) -> tuple[float, Collection[int]]:
+        """Since when the oldest batch is under way, by the loop's clock (inf: none); groups that wait for a leader."""
+        return min([batch.since_s for batch in self._batches.values()], default=float("inf")), self._aside.keys()
 
     async def wait_linked(self) -> None:
         """Return when the link stands."""

@@ -9,6 +9,7 @@ import asyncio
 import heapq
 from collections.abc import Callable, Iterable
 from itertools import chain
+from math import inf
 from typing import Any, Final
 
 from lexicast.cluster.errors import LexicastError
@@ -58,18 +59,25 @@ class OperatorQuestions:
 
     async def health(self) -> dict[str, Any]:
         """{"listens": MQTT clients are let in, "leaving", "groups_waiting": topic groups that have no leader which can
-        be reached, "waits_for": the coordinators that are to lead them}."""
+        be reached, "waits_for": the coordinators that are to lead them, "unanswered_s": for how long the oldest
+        publications have been on their way}."""
         coordinators = self._engine.coordinators
-        gone = {pipeline for pipeline in coordinators.leading() if pipeline.link is None}
+        gone = {each for each in coordinators.leading() if each.link is None or not each.link.is_heard()}
+        now_s, since_s, aside = asyncio.get_running_loop().time(), inf, set[int]()
+        for pipeline in coordinators.pipelines.values():
+            oldest_s, groups = pipeline.unanswered()
+            since_s = min(since_s, oldest_s)
+            aside.update(groups)
         waiting = 0
-        if gone or coordinators.unled or not coordinators.complete:
-            led = [coordinators.pipeline_of(group) for group in range(coordinators.groups)]
-            waiting = sum([pipeline is None or pipeline in gone for pipeline in led])
+        if gone or aside or coordinators.unled or not coordinators.complete:
+            led = {group: coordinators.pipeline_of(group) for group in range(coordinators.groups)}
+            waiting = sum([led[group] is None or led[group] in gone or group in aside for group in led])
         return {
             "listens": self._mqtt.port != 0 and not self._is_leaving(),
             "leaving": self._is_leaving(),
             "groups_waiting": waiting,
             "waits_for": sorted([pipeline.member.name for pipeline in gone]),
+            "unanswered_s": max(0.0, now_s - since_s),
         }
 
     async def actors(self, names: tuple[str, ...]) -> dict[str, Any]:

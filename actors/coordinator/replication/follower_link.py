@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final, Protocol
 
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
@@ -99,6 +100,10 @@ class FollowerLink:
     def linked(self) -> bool:
         """Whether the link stands."""
         return self._link is not None
+
+    def silent_s(self) -> float:
+        """How long the follower has said nothing."""
+        return inf if self._link is None else self._link.silent_s()
 
     @property
     def full(self) -> bool:

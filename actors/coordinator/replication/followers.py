@@ -69,6 +69,7 @@ class Followers:
         self.links: dict[str, FollowerLink] = {}
         self.store, self.sequencer, self.dial = store, sequencer, dial
         self.changes, self.moved, self.depose = changes, moved, depose
+        self._slow_s = slow_s
         self.slow = SlowMembers(name, sequencer, slow_s, changes.drop, give_way)
         self._apart = apart
         self.shipped = shipped
@@ -225,7 +226,8 @@ class Followers:
                 link.flush()
             for name, groups in ready.items():
                 self.ready(name, groups)
-            self.slow.look(self.groups, asyncio.get_running_loop().time())
+            unheard = {name for name, link in self.links.items() if link.silent_s() > self._slow_s / 2}
+            self.slow.look(self.groups, asyncio.get_running_loop().time(), unheard)
 
     def _is_ready(self, led: Led, name: str, progress: FollowerProgress, committed: int) -> bool:
         """Whether who does not count yet may be waited for: it has all that is committed, in time."""

@@ -13,7 +13,7 @@ finds nobody late by that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lexicast.cluster.replication import Phase
@@ -31,10 +31,11 @@ LOOK_MOST_S: Final = 0.2
 
 
 class _Apart(NamedTuple):
-    """Until when a member does not count, and for how long that is."""
+    """Until when a member does not count, and for how long that is. `heard`: it was, so that it is its disk."""
 
     until_s: float
     wait_s: float
+    heard: bool
 
 
 class SlowMembers:
@@ -65,8 +66,9 @@ class SlowMembers:
         found = self._apart.get(name)
         return found is not None and self._now_s < found.until_s
 
-    def look(self, groups: Mapping[int, Led], loop_s: float) -> None:
-        """Look at everybody who counts, or is about to, in groups that are led here; `loop_s`: the loop's clock."""
+    def look(self, groups: Mapping[int, Led], loop_s: float, unheard: Collection[str] = ()) -> None:
+        """Look at everybody who counts, or is about to, in groups that are led here; `loop_s`: the loop's clock;
+        `unheard`: who says nothing at all, so that nothing is known of its disk."""
         if self._looked_s is not None:
             self._now_s += min(loop_s - self._looked_s, LOOK_MOST_S)
         self._looked_s = loop_s
@@ -89,7 +91,7 @@ class SlowMembers:
             return  # who waits for this disk is told late what is committed, and is not to blame
         for name, late_s in late.items():
             if late_s > self._slow_s and not self.is_slow(name):
-                self._set_apart(name, late_s, groups)
+                self._set_apart(name, late_s, groups, name not in unheard)
 
     def _lateness_s(self, led: Led, name: str) -> float:
         progress = led.members.get(name)
@@ -108,7 +110,7 @@ class SlowMembers:
             return None
         return min(able, key=lambda name: followers[name])
 
-    def _set_apart(self, name: str, late_s: float, groups: Mapping[int, Led]) -> None:
+    def _set_apart(self, name: str, late_s: float, groups: Mapping[int, Led], heard: bool) -> None:
         least = self._sequencer.min_copies
         dropped = [g for g, led in groups.items() if name in led.in_sync and len(led.in_sync) > least]
         dropped += [g for g, led in groups.items() if name in led.joining and name not in led.in_sync]
@@ -117,11 +119,11 @@ class SlowMembers:
         before = self._apart.get(name)
         again = before is not None and self._now_s < before.until_s + before.wait_s
         wait_s = min(2 * before.wait_s, APART_MOST_S) if before is not None and again else APART_FIRST_S
-        self._apart[name] = _Apart(self._now_s + wait_s, wait_s)
+        self._apart[name] = _Apart(self._now_s + wait_s, wait_s, heard)
         text = "%s has owed for %.1f s what it was sent: it does not count for %.0f s (%d groups)"
         log.warning(text, name, late_s, wait_s, len(dropped))
         self._drop(name, dropped)
 
     def status(self) -> list[str]:
-        """The members that are not to count yet."""
-        return sorted(name for name in self._apart if self.is_slow(name))
+        """The members that are not to count yet because their disks are slow."""
+        return sorted(name for name, found in self._apart.items() if found.heard and self.is_slow(name))

@@ -13,10 +13,15 @@ import aiomqtt
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lexicast.actors.broker.pipelines.entries import PublishBatch, SealedEntry
 from lexicast.actors.console import topic_requests
 from lexicast.actors.console.answers import LIMIT_MAX
+from lexicast.actors.console.broker_lines import ANSWER_TIMEOUT_S
+from lexicast.actors.console.cluster_view import HEALTH_FRESH_S
 from lexicast.actors.console.metric_rows import METRICS
+from lexicast.actors.console.readiness import UNANSWERED_S
 from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.protocol.heartbeat import Beats
 
 from ...support.console import Asking, asking, console
 from ...support.harness import Cluster, eventually
@@ -197,10 +202,14 @@ class Hung:
     closed = False
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.methods: list[str] = []
 
-    def request(self, *_: Any, **__: Any) -> asyncio.Future[Any]:
-        self.asked += 1
+    @property
+    def asked(self) -> int:
+        return len(self.methods)
+
+    def request(self, method: str, *_: Any, **__: Any) -> asyncio.Future[Any]:
+        self.methods.append(method)
         return asyncio.get_running_loop().create_future()
 
     def close(self) -> None:
@@ -227,6 +236,42 @@ async def test_a_broker_that_hangs_is_waited_for_once(cluster: Cluster) -> None:
         with pytest.raises(UnavailableError, match="does not serve"):
             await lines.ask("no-broker", "health")
         assert lines._dialling.keys() <= {"broker-0", "broker-1"}
+
+
+async def test_while_a_broker_hangs_another_one_answers(cluster: Cluster) -> None:
+    """The page of a node whose broker had stopped was without an answer for longer than the broker was waited for."""
+    await cluster.start_broker("broker-1")
+    async with console(cluster) as server:
+        lines, hung = server.view.lines, Hung()
+        await eventually(lambda: len(lines.members.brokers) == 2)
+        lines._links["broker-0"] = cast(Any, hung)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S - 0.5):
+            await lines.ask_nearest("health")
+        await lines.ask_nearest("health")
+        assert hung.methods.count("health") == 1
+
+
+async def test_a_node_that_hears_nothing_of_a_leader_or_has_no_answers_is_not_ready(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that was cut off said for 10 s that it was ready: so long a link is borne with."""
+    broker: Any = cluster.nodes["broker-0"]
+    async with console(cluster) as server, asking(server) as ask:
+        assert (await ask.get("/health/ready"))["ready"] is True
+        (pipeline,) = broker.engine.coordinators.pipelines.values()
+        with monkeypatch.context() as silent:
+            silent.setattr(pipeline.link, "_beats", Beats(0.0, 10.0))
+            await asyncio.sleep(2 * HEALTH_FRESH_S)
+            told = await ask.get("/health/ready", status=503)
+            assert any("wait for coordinator-0" in reason for reason in told["reasons"])
+        stuck = SealedEntry((0, b"", b"", b""), [], (), 0)
+        pipeline._batches[0] = PublishBatch(0, [stuck], asyncio.get_running_loop().time() - UNANSWERED_S)
+        await asyncio.sleep(2 * HEALTH_FRESH_S)
+        told = await ask.get("/health/ready", status=503)
+        assert any("has not been answered" in reason for reason in told["reasons"])
+        del pipeline._batches[0]
+        await asyncio.sleep(2 * HEALTH_FRESH_S)
+        assert (await ask.get("/health/ready"))["reasons"] == []
 
 
 async def test_who_does_not_read_a_stream_is_cut_off(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

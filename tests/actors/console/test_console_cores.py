@@ -14,14 +14,14 @@ from lexicast.actors.console.answers import PAGE_BYTES, page_of
 from lexicast.actors.console.cluster_events import EVENTS_MAX, ClusterEvents
 from lexicast.actors.console.cluster_overview import ROWS_MAX, WARNINGS_MAX, family_rows, group_rows_behind, overview
 from lexicast.actors.console.metrics import FAMILIES_MAX, OTHERS, NodeMetrics
-from lexicast.actors.console.readiness import COORDINATION_S, readiness
+from lexicast.actors.console.readiness import COORDINATION_S, UNANSWERED_S, readiness
 from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import Member, Members
 from lexicast.storage.tables.topic_levels import beyond
 
 from ...support.harness import Cluster
 
-SERVES = {"listens": True, "leaving": False, "groups_waiting": 0, "waits_for": []}
+SERVES = {"listens": True, "leaving": False, "groups_waiting": 0, "waits_for": [], "unanswered_s": 0.0}
 MIB = 1 << 20
 
 
@@ -88,6 +88,13 @@ def test_an_overview_is_small_whatever_there_is() -> None:
         ({"b": {**SERVES, "listens": False}}, 0.0, False, "b does not let clients in yet"),
         ({"b": {**SERVES, "listens": False, "leaving": True}}, 0.0, False, "b sends its clients to other nodes"),
         ({"b": {**SERVES, "groups_waiting": 3, "waits_for": ["x"]}}, 0.0, False, "b: 3 topic groups wait for x"),
+        (
+            {"b": {**SERVES, "unanswered_s": UNANSWERED_S}},
+            0.0,
+            False,
+            "b: what was published has not been answered for",
+        ),
+        ({"b": {**SERVES, "unanswered_s": UNANSWERED_S / 2}}, 0.0, True, ""),
         ({"b": SERVES}, 5.0, True, "the coordination server has not been reached for 5 s"),
         ({"b": SERVES}, COORDINATION_S, False, "the coordination server has not been reached for 30 s"),
     ],

@@ -254,6 +254,23 @@ def test_what_is_old_does_not_pass_for_now(seen: Seen) -> None:
     seen.wrong.clear()
 
 
+def test_who_leaves_the_view_of_sql_calls_the_question_off(seen: Seen) -> None:
+    page = seen.page
+
+    def answer(route: Any) -> None:
+        if route.request.method == "GET":
+            route.fulfill(json={"available": True, "why_not": "", "running": True})
+
+    page.route("**/api/v1/sql", answer)
+    page.goto("/#sql")
+    page.click("button:has-text('Ask')")
+    page.wait_for_selector("text=Spark computes")
+    with page.expect_event("requestfailed", lambda request: request.method == "POST"):
+        page.goto("/#topics")
+    page.goto("/#overview")
+    page.wait_for_selector("table[aria-label=Processes]")
+
+
 def test_without_spark_sql_says_what_is_missing(seen: Seen) -> None:
     page = seen.page
     page.route(

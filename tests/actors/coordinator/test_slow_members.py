@@ -66,12 +66,14 @@ class Watched:
         if self.sequencer.groups[GROUP].committed > last:
             self.sequencer.applied(GROUP, last + 1)
 
-    def pass_(self, seconds: float, step_s: float = LOOK_MOST_S / 2) -> list[tuple[Any, ...]]:
+    def pass_(
+        self, seconds: float, step_s: float = LOOK_MOST_S / 2, unheard: tuple[str, ...] = ()
+    ) -> list[tuple[Any, ...]]:
         """Time passes, while it is looked: what is asked for."""
         until_s = self.now_s + seconds
         while self.now_s < until_s:
             self.now_s += step_s
-            self.slow.look({GROUP: self.led}, self.now_s)
+            self.slow.look({GROUP: self.led}, self.now_s, unheard)
         asked, self.asked = self.asked, []
         return asked
 
@@ -115,6 +117,15 @@ def test_who_does_not_say_where_it_stands_is_slow() -> None:
     one = Watched()
     one.led.members["c"].asked()
     assert one.pass_(SLOW_S + 0.3) == [("c", GROUP)]
+
+
+def test_of_who_is_silent_nobody_is_told_that_its_disk_is_slow() -> None:
+    """A leader that was cut off told operators to look at the disks of all others."""
+    one = Watched()
+    one.stores("ac", one.publish())
+    assert one.pass_(SLOW_S + 0.3, unheard=("b",)) == [("b", GROUP)]
+    assert one.slow.is_slow("b")
+    assert one.slow.status() == []
 
 
 def test_where_the_leader_is_slow_it_gives_way_and_blames_nobody() -> None:

@@ -6,7 +6,8 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import ray.exceptions
@@ -14,6 +15,7 @@ import ray.exceptions
 from lexicast.actors.broker import server as broker_module
 from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.coordinator import server as coordinator_module
+from lexicast.actors.status.cluster_status import ClusterStatus
 from lexicast.actors.status.meters import RATE_SAMPLES, Meter, Since, Trend
 from lexicast.actors.status.over_link import ask_any_broker, ask_broker
 from lexicast.actors.status.over_ray import fate_of
@@ -249,3 +251,25 @@ async def test_a_hanging_actor_holds_the_answer_up_no_longer_than_its_limit(
         del coordinator.server.requests.at_once["status"]
         told = await ask_any_broker(await endpoints(cluster), "cluster")
         assert "has not answered status" in told["coordinators"]["coordinator-0"]["error"]
+
+
+async def test_what_the_coordination_server_was_waited_for_comes_off_the_actors_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One after the other both limits were longer than whoever had asked waited: where more was away than one of them
+    the page said nothing at all."""
+    monkeypatch.setattr("lexicast.actors.status.cluster_status.ASK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("lexicast.actors.status.cluster_status.SNAPSHOT_S", 0.4)
+    asked: list[float] = []
+
+    async def ask_actor(name: str, timeout_s: float) -> dict[str, Any]:
+        asked.append(timeout_s)
+        raise MissingError("nobody is there", "")
+
+    coordination = SimpleNamespace(overview=lambda: asyncio.get_running_loop().create_future())
+    line, info = SimpleNamespace(link=None, lost_us=1), SimpleNamespace(cluster_id="c", groups=1)
+    status = ClusterStatus("b", dict, cast(Any, info), cast(Any, coordination), {"c": cast(Any, line)}, ask_actor)
+    told = await status.snapshot()
+    assert "error" in told["coordination"]
+    assert told["coordinators"]["c"]["error"] == "nobody is there"
+    assert 0 < asked[0] <= 0.11
