@@ -29,6 +29,7 @@ from ..stage.servers import log_tail
 from .disks import OwnDisk
 from .machines import TEMPORARY, Machine
 from .overview import Overview
+from .truth.probing import HTTP_PORT, Probers
 
 START_S: Final = 120.0
 HEAL_S: Final = 150.0
@@ -58,6 +59,10 @@ insecure = true
 [node]
 matchers = {matchers}
 """
+CONSOLES: Final = """
+[http]
+port = {port}
+"""
 # Of a few matchers: most do not know each other, so that what is for them goes over others.
 OVERLAY: Final = """
 [content]
@@ -72,13 +77,21 @@ class DrilledCluster:
     """See the module's docstring."""
 
     def __init__(
-        self, folder: Path, nodes: int, locations: Sequence[str] = (), matchers: int = 0, overlay: bool = False
+        self,
+        folder: Path,
+        nodes: int,
+        locations: Sequence[str] = (),
+        matchers: int = 0,
+        overlay: bool = False,
+        probed: bool = False,
     ) -> None:
         """`locations`: of each node; where they are given no machine has a disk of its own. `matchers`: a node;
-        `overlay`: they form one."""
+        `overlay`: they form one; `probed`: nodes have consoles, which probers ask."""
         self.folder = folder
         self._matchers = matchers
         self._config = CONFIG.format(matchers=matchers) + (OVERLAY if overlay else "")
+        self._config += CONSOLES.format(port=HTTP_PORT) if probed else ""
+        self.probers = Probers(MQTT_PORT) if probed else None
         self._locations = locations
         self.own_disk: OwnDisk | None = None
         self.machines = [Machine(number, folder / f"m{number}") for number in range(nodes)]
@@ -106,11 +119,12 @@ class DrilledCluster:
         self._give_power(machine)
         self.start_ray(machine)
 
-    @staticmethod
-    def _give_power(machine: Machine) -> None:
+    def _give_power(self, machine: Machine) -> None:
         temporary = machine.folder / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         machine.start([(machine.disk, temporary / DATA.name), (temporary, TEMPORARY)])
+        if self.probers is not None:
+            self.probers.begin(machine)
 
     def start_ray(self, machine: Machine) -> None:
         """Start Ray there, as head or to join the head. Raises UnavailableError."""
@@ -172,6 +186,8 @@ class DrilledCluster:
 
     def close(self) -> None:
         """End everything."""
+        if self.probers is not None:
+            self.probers.close()
         for machine in self.machines:
             machine.kill()
         if self.own_disk is not None:
@@ -208,7 +224,8 @@ class DrilledCluster:
         until, lacks, seen = time.monotonic() + within_s, "", Overview({}, ())
         while time.monotonic() < until:
             seen = await self.look()
-            lacks = seen.lacks(len(self.machines), self._matchers * len(self.machines))
+            nodes = len(self.machines)
+            lacks = seen.lacks(nodes, self._matchers * nodes, nodes if self.probers is not None else 0)
             if not lacks:
                 return seen
             if seen.needs_operator():

@@ -8,6 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from lexicast.cluster.errors import UnavailableError
@@ -17,9 +18,11 @@ from ..report import DriverReport
 from .audit import Delay
 from .clusters import DrilledCluster
 from .figures import AT_ONCE_S, Drilled, Spell
-from .kinds import KINDS, Fault, Struck
+from .kinds import DRAIN, KINDS, Fault, Struck
 from .load import DrillLoad
 from .overview import Overview
+from .truth.judging import DrillRecord, TimeSpan, without_numbers
+from .truth.telling import LIMITS
 
 BEFORE_S: Final = 1.0
 AFTER_S: Final = 2.0
@@ -38,13 +41,16 @@ class Drills:
         load: DrillLoad,
         looked: Callable[[Overview], None] = lambda seen: None,
     ) -> None:
-        """`looked`: is told how the cluster looks before each drill."""
+        """`looked`: is told how the cluster looks before each drill.
+
+        Where nodes are probed, `records` has what their answers are judged by."""
         self._report = report
         self._cluster = cluster
         self._load = load
         self._looked = looked
         self._noted = 0
         self.drilled: list[Drilled] = []
+        self.records: list[DrillRecord] = []
         self.spells: list[Spell] = []
         self.stopped: list[tuple[float, float]] = []
 
@@ -55,23 +61,71 @@ class Drills:
         self._looked(seen)
         await load.go_home()
         since, at = audit.marks(), load.at()
+        quiet_s = self._quiet_from()
         load.pace.on = True
-        await asyncio.sleep(BEFORE_S)
+        await asyncio.sleep(max(0.0, quiet_s - time.monotonic()) + BEFORE_S)
         hit_s = time.monotonic()
         struck = await asyncio.to_thread(kind.strike, self._cluster, seen, turn)
+        struck_s = time.monotonic()
         try:
             await asyncio.sleep(kind.lasts_s)
         finally:
+            over_s = time.monotonic()
             if struck.end is not None:
                 await asyncio.to_thread(struck.end)
         await asyncio.sleep(AFTER_S if struck.end is not None else 0.0)
         load.pace.on = False
         if lacks := await load.settled(since):
             self._report.problem(f"{kind.name}: {lacks}")
-        self._count(kind, struck, since, at, hit_s)
+        late = self._count(kind, struck, since, at, hit_s)
+        if self._cluster.probers is not None:
+            if struck.stays:
+                over_s = time.monotonic()
+            elif struck.end is None:
+                over_s = struck_s
+            self.records.append(
+                DrillRecord(
+                    kind.name,
+                    struck.machine.name,
+                    struck.names,
+                    quiet_s,
+                    hit_s,
+                    struck_s,
+                    over_s,
+                    whole_node=struck.whole_node,
+                    drains=kind.name == DRAIN,
+                    killed=struck.killed,
+                    known=frozenset(map(without_numbers, seen.warned())),
+                    late=tuple(TimeSpan(each.sent_s, each.sent_s + each.took_s) for each in late),
+                )
+            )
         return struck
 
-    def _count(self, kind: Fault, struck: Struck, since: dict[str, int], at: dict[str, str], hit_s: float) -> None:
+    def _quiet_from(self) -> float:
+        """From when on nothing may be amiss: some time after the last drill, of which is told until then."""
+        now_s = time.monotonic()
+        if not self.records:
+            return now_s
+        quiet_s = max(now_s, self.records[-1].whole_s + LIMITS.page_s)
+        self.records[-1] = replace(self.records[-1], until_s=quiet_s)
+        return quiet_s
+
+    async def whole(self, restarted: bool) -> None:
+        """After a drill everything is again as it was."""
+        if self.records:
+            whole_s, known = time.monotonic(), self.records[-1].known
+            known |= frozenset(map(without_numbers, (await self._cluster.look()).warned()))
+            self.records[-1] = replace(self.records[-1], whole_s=whole_s, known=known, restarted=restarted)
+
+    async def told(self) -> None:
+        """Returns when what is to be told of the last drill has been."""
+        if self.records:
+            await asyncio.sleep(max(0.0, self._quiet_from() - time.monotonic()))
+
+    def _count(
+        self, kind: Fault, struck: Struck, since: dict[str, int], at: dict[str, str], hit_s: float
+    ) -> list[Delay]:
+        """Those that were late, between clients that were connected elsewhere."""
         audit = self._load.audit
         elsewhere = [name for name, host in at.items() if struck.everywhere or host != struck.machine.host]
         publishers = [name for name in self._load.publishers if name in elsewhere]
@@ -102,6 +156,7 @@ class Drills:
             self._report.note(f"later than {LATE_S} s: {told}")
         counts = {name: count for name, count in audit.counts.items() if count}
         self._report.note(f"{1e3 * worst.took_s:.0f} ms ({whose}); so far {counts}")
+        return [each for each in felt if each.took_s > LIMITS.page_s]
 
     async def stop_in_the_middle(self, spell_s: float) -> None:
         """Kill one of the three nodes between two spells: MigratoryData, section 6.2."""
@@ -142,9 +197,11 @@ async def drill_each(
             await drills.drill(fault, turn)
             if lacked := await cluster.restore():
                 report.note(f"lexicast up was started again: {lacked}")
+            await drills.whole(restarted=bool(lacked))
         except UnavailableError as error:
             report.problem(f"drill {turn + 1} ({fault.name}): {error}")
             return False
+    await drills.told()
     return True
 
 

@@ -17,6 +17,16 @@ needed) the next one follows. All is on one machine, so this measures detection 
     returned_p50_ms, _p95_ms  till a subscriber of a lost broker or node has the first message published after the loss
     restarts                  how often `lexicast up` had to be started again
 
+Each node has a console, and beside each machine stands a prober that asks it for /health/live, /health/ready and the
+page's overview a few times a second, and publishes to its broker. What they were told is compared with the drills' own
+record (`truth.judging` says what is true):
+
+    health_lies               answers that are not true for longer than they may be; must be 0
+    ready_false_ms            the longest time for which a node said that it was ready and could not serve; 3,000 may be
+    unready_false_ms          the longest time for which it did not say so and could; 2,000 may be, before a fault none
+    page_false_ms             the longest time for which the page did not tell of what was struck; 4,000 may be
+    page_stale_ms             the longest time for which it told of something when all was whole again; 4,000 may be
+
 At the end one of the three nodes is killed in the middle of a longer spell (`--stop-s`): MigratoryData's table 2.
 
 Most scenarios (`--scenario`) play no drills: on four machines in two locations, each with two copies of the groups it
@@ -85,6 +95,7 @@ from .scenarios.options import add_options, settle_options
 from .scenarios.pictures import draw_scenarios
 from .scenarios.telling import figure_keys, tell_figures, tell_tables
 from .telling import FIGURES, tell
+from .truth.telling import TRUTH_FIGURES, tell_truth
 
 MODULE: Final = "lexicast.bench.failover"
 NODES: Final = 3
@@ -94,7 +105,7 @@ QUICK: Final = ("coordinator_kill", "broker_kill", "node_pause", "cut_both")
 async def run(report: DriverReport, progress: reports.Steps, folder: Path) -> None:
     """All of it, on one cluster."""
     options = report.options
-    cluster = DrilledCluster(folder, NODES)
+    cluster = DrilledCluster(folder, NODES, probed=not options.unprobed)
     try:
         progress.step("starting three nodes")
         await asyncio.to_thread(cluster.start)
@@ -111,6 +122,8 @@ async def run(report: DriverReport, progress: reports.Steps, folder: Path) -> No
         finally:
             await load.stop()
             tell(report, cluster, load, drills)
+            if cluster.probers is not None:
+                tell_truth(report, drills.records, cluster.probers.read())
     finally:
         cluster.close()
 
@@ -138,7 +151,7 @@ def measure(report: DriverReport) -> None:
 def wanted_figures(options: argparse.Namespace) -> list[str]:
     """The figures that say whether it is as it must be."""
     if options.scenario is None:
-        return list(FIGURES)
+        return [*FIGURES, *([] if options.unprobed else TRUTH_FIGURES)]
     return [*figure_keys(options.scenario), *(CONTENT_FIGURES if CONTENT in options.scenario else ())]
 
 
@@ -194,6 +207,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the order of the drills (default 1)")
     parser.add_argument("--stop-s", type=float, help="spells before and after the last loss (default 40; quick none)")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw what the drills took")
+    parser.add_argument("--unprobed", action="store_true", help="without consoles, and nobody asks them")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the machines' files and logs there")
     add_options(parser)
     options = parser.parse_args(argv)

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from lexicast.actors.ray.handles import COORDINATION
 from lexicast.cluster.errors import UnavailableError
 
 from .clusters import DrilledCluster
 from .machines import Machine
 from .overview import Overview
 
-PAUSE_S: Final = 3.0
+# As long as a cut: the page has to have told of it by then.
+PAUSE_S: Final = 5.0
 CUT_S: Final = 5.0
+DRAIN: Final = "node_drain"
 SLOW_WRITES_PER_S: Final = 20
 
 
@@ -29,6 +32,14 @@ class Struck:
     end: Callable[[], None] | None = None
     everywhere: bool = True
     """Whether all clients are measured; else those that are connected to other machines."""
+    names: tuple[str, ...] = ()
+    """What operators are to be told of: one of these names."""
+    stays: bool = False
+    """Whether what was struck stays away until it is restored."""
+    killed: bool = False
+    """Whether a process was killed, which is started again by itself."""
+    whole_node: bool = False
+    """Whether all of the machine is struck, or its network."""
 
 
 Strike = Callable[[DrilledCluster, Overview, int], Struck]
@@ -58,10 +69,12 @@ def _process(role: str, number: signal.Signals) -> Strike:
     """A process of a role is killed or stopped."""
 
     def strike(cluster: DrilledCluster, seen: Overview, turn: int) -> Struck:
-        place = seen.place(_actor(role, seen, turn))
+        name = _actor(role, seen, turn)
+        place = seen.place(name)
         _signal(place.pid, number)
         end = (lambda: _signal(place.pid, signal.SIGCONT)) if number == signal.SIGSTOP else None
-        return Struck(place.machine, end, everywhere=role != "broker")
+        named = (name,) if end is not None or role != COORDINATION else ()
+        return Struck(place.machine, end, everywhere=role != "broker", names=named, killed=end is None)
 
     return strike
 
@@ -76,7 +89,12 @@ def _raylet(cluster: DrilledCluster, seen: Overview, turn: int) -> Struck:
     machine = _worker(cluster, seen)
     for pid in machine.named("raylet"):
         _signal(pid, signal.SIGKILL)
-    return Struck(machine, None, everywhere=False)
+    return Struck(machine, None, everywhere=False, names=_all_of(machine, seen), stays=True, whole_node=True)
+
+
+def _all_of(machine: Machine, seen: Overview) -> tuple[str, ...]:
+    """What may be named of a machine that is struck: its node, or what is on it."""
+    return machine.name, *seen.on("coordinator", machine), *seen.on("broker", machine)
 
 
 def _node(how: str) -> Strike:
@@ -90,7 +108,8 @@ def _node(how: str) -> Strike:
             end = partial(machine.signal_all, signal.SIGCONT)
         else:
             machine.kill()
-        return Struck(machine, end, everywhere=False)
+        names = _all_of(machine, seen)
+        return Struck(machine, end, everywhere=False, names=names, stays=end is None, whole_node=True)
 
     return strike
 
@@ -99,14 +118,15 @@ def _drain(cluster: DrilledCluster, seen: Overview, turn: int) -> Struck:
     """A node is drained as before maintenance; at the end it serves again."""
     machine = _worker(cluster, seen)
     cluster.node("drain", machine.name)
-    return Struck(machine, partial(cluster.node, "drain", machine.name, "--undo"), everywhere=False)
+    end = partial(cluster.node, "drain", machine.name, "--undo")
+    return Struck(machine, end, everywhere=False, names=(machine.name,))
 
 
 def _cut(*, incoming: bool, outgoing: bool) -> Strike:
     def strike(cluster: DrilledCluster, seen: Overview, turn: int) -> Struck:
         machine = _worker(cluster, seen)
         machine.cut(incoming=incoming, outgoing=outgoing)
-        return Struck(machine, machine.mend, everywhere=False)
+        return Struck(machine, machine.mend, everywhere=False, names=_all_of(machine, seen), whole_node=True)
 
     return strike
 
@@ -117,11 +137,12 @@ def _disk(how: str) -> Strike:
         if disk is None:
             raise UnavailableError("no machine has a disk of its own here")
         machine = cluster.machines[-1]
+        names = tuple(seen.on("coordinator", machine))
         if how == "full":
             disk.fill()
-            return Struck(machine, disk.empty)
+            return Struck(machine, disk.empty, names=names)
         disk.slow(SLOW_WRITES_PER_S)
-        return Struck(machine, disk.fast)
+        return Struck(machine, disk.fast, names=names)
 
     return strike
 
@@ -136,7 +157,7 @@ KINDS: Final = {
         Fault("node_kill", _node("kill"), PAUSE_S),
         Fault("node_off", _node("off"), PAUSE_S),
         Fault("node_pause", _node("pause"), PAUSE_S),
-        Fault("node_drain", _drain, PAUSE_S),
+        Fault(DRAIN, _drain, PAUSE_S),
         Fault("cut_both", _cut(incoming=True, outgoing=True), CUT_S),
         Fault("cut_in", _cut(incoming=True, outgoing=False), CUT_S),
         Fault("cut_out", _cut(incoming=False, outgoing=True), CUT_S),

@@ -175,9 +175,17 @@ class Machine:
 
     def start_process(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         """Start a command in it; its output goes to `log`."""
+        return self._started(self.inside(*command), log, environment)
+
+    def start_beside(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Start a command that shares its network alone: what befalls the machine's processes does not befall it."""
+        return self._started([str(_found("nsenter")), "-t", str(self._init), "-n", *command], log, {})
+
+    @staticmethod
+    def _started(command: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         with log.open("ab") as output:
             return subprocess.Popen(
-                self.inside(*command),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -12,7 +12,7 @@ from lexicast.cluster.errors import UnavailableError
 
 from .machines import Machine
 
-ROLES: Final = ("coordinators", "brokers", "sampling", "matchers")
+ROLES: Final = ("coordinators", "brokers", "sampling", "matchers", "consoles")
 KIND_OF: Final = {"broker": "broker", "coordinator": "coordinator", "sampling": "sampler", "matcher": "matcher"}
 """The kind of member by how its name begins."""
 
@@ -33,11 +33,12 @@ class Overview:
         self._machines = {machine.host: machine for machine in machines}
         self._coordination = status.get("coordination", {})
 
-    def lacks(self, nodes: int, matchers: int = 0) -> str:
-        """What is missing, in words; "" when it is whole. `matchers`: how many there are to be."""
+    def lacks(self, nodes: int, matchers: int = 0, consoles: int = 0) -> str:
+        """What is missing, in words; "" when it is whole. `matchers`, `consoles`: how many there are to be."""
         if "error" in self._coordination or not self._status:
             return "the coordination server"
-        for role, count in (("coordinators", nodes), ("brokers", nodes), ("sampling", 1), ("matchers", matchers)):
+        counts = {"coordinators": nodes, "brokers": nodes, "sampling": 1, "matchers": matchers, "consoles": consoles}
+        for role, count in counts.items():
             told = self.said(role)
             away = [name for name, said in told.items() if "error" in said]
             if away or len(told) < count:
@@ -73,9 +74,13 @@ class Overview:
         """What the coordination server says of the cells of matchers' conditions."""
         return dict(self._coordination.get("cells", {}))
 
+    def warned(self) -> list[str]:
+        """What the status warns of."""
+        return list(map(str, self._status.get("warnings", ())))
+
     def warnings(self) -> str:
-        """What the status warns of, on one line."""
-        return "; ".join(map(str, self._status.get("warnings", ()))) or "its status warns of nothing"
+        """The same on one line."""
+        return "; ".join(self.warned()) or "its status warns of nothing"
 
     def leading(self) -> Counter[str]:
         """How many groups each coordinator leads."""

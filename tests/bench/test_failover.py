@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from lexicast.bench.failover.driver import main, parse
 from lexicast.bench.failover.figures import Spell, percentile
 from lexicast.bench.failover.kinds import KINDS
 from lexicast.bench.failover.mosquitto_client import SILENCE_S, MosquittoClient
+from lexicast.bench.failover.overview import Overview
 from lexicast.bench.failover.paho_client import PahoDrillClient
 
 PYTHON, PAHO_1, PAHO_2 = Party("python-1", "python", 1), Party("paho-pub-1", "paho", 1), Party("paho-pub-2", "paho", 2)
@@ -145,6 +147,20 @@ def test_a_client_goes_round_its_list_and_home() -> None:
     assert seen == ["b", "c", "a", "b"]
     brokers.go_home()
     assert brokers.host == "b"
+
+
+def test_whole_is_a_cluster_whose_consoles_serve_where_it_has_any() -> None:
+    status: dict[str, Any] = {
+        "coordination": {"group_states": {"0": [1, "c", ["c", "d"]]}},
+        "coordinators": {"c": {}, "d": {}},
+        "brokers": {"b": {}, "e": {}},
+        "sampling": {"s": {}},
+        "consoles": {"n": {}, "m": {"error": "no answer"}},
+    }
+    assert Overview(status, ()).lacks(2) == "m"
+    status["consoles"] = {"n": {}}
+    assert Overview(status, ()).lacks(2) == ""
+    assert Overview(status, ()).lacks(2, consoles=2) == "consoles"
 
 
 def test_publishers_keep_their_pace_and_do_not_make_up_for_what_they_missed() -> None:
