@@ -64,6 +64,7 @@ class SealedEntry:
         self.size_bytes = size_bytes
         self.awaited = awaited
         self.moved = moved
+        self.since_s = inf
 
 
 class GroupEntryBuilder:
