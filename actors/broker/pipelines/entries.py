@@ -47,7 +47,7 @@ class SealedEntry:
     # It was given to another pipeline: what becomes of it here is of no interest.
     moved: bool = False
     # When it was sent first, by the loop's clock; inf: it was not yet.
-    since_s: float = inf
+    since_s: float = field(init=False)
 
     def __init__(
         self,
