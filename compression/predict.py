@@ -39,6 +39,7 @@ from .codecs import DEFLATE_PRESET, FIELDS, ZSTD_DENSE
 from .dictionary import NEVER_US, Dictionary
 from .dictionary_content import COVERING, FIELDS_ALONE, FIELDS_AND_RECENT, FIELDS_LEAN, RECENT, SUBSTRINGS
 from .dictionary_size import MULTIPLIERS
+from .fields.training import LEARNED_BYTES_MAX
 from .maintenance import Candidate, Due, FamilySamples, Maintenance, split_by_thirds, split_by_time
 from .regression import MessageCountModel, Observation
 from .substring_repository import SUBSTRINGS_A_ROUND_MAX, SubstringRepository
@@ -82,6 +83,17 @@ _HELD_OUT_LATE_MAX: Final = 100
 _SIZE_MAX: Final = 64 * 1024
 _FIELDS_SIZES: Final = (8 * 1024, 16 * 1024, 32 * 1024)
 _GROWTH_MAX: Final = 1
+
+CPU_US_A_MESSAGE: Final = 70.0
+CPU_US_AT_FIRST: Final = 12e6
+"""What making dictionaries may cost, about: 12 s and 70 us a message, which is 1% of a core in the first hour of a
+family of 100 messages a second, and less later. Where it is overdrawn a look waits."""
+_TRYING_US: Final = 100_000.0
+_BYTE_US: Final = 0.5
+_FIELDS_BYTE_US: Final = 6.0
+"""Of field models, a byte of the first LEARNED_BYTES_MAX."""
+_IN_VAIN: Final = 2
+"""An attempt that did not pay counts so often: messages that change all the time are not learned again each time."""
 
 
 class Base(Enum):
@@ -166,6 +178,7 @@ class Predict(Maintenance):
         self._average = 0.0
         self._probes = 0
         self._made_for = inf
+        self._cpu_us = 0.0
 
     @property
     def current(self) -> Dictionary | None:
@@ -188,10 +201,14 @@ class Predict(Maintenance):
             return None
         if not self._wanted:
             self._wanted = self._decide()
-        return self._due() if self._wanted else None
+        if not self._wanted or self._waits():
+            return None
+        return self._due()
 
     def adopt(self, dictionary: Dictionary | None) -> None:
-        changed, self._wanted, self._changed = self._changed, False, False
+        changed, asked, self._wanted, self._changed = self._changed, self._wanted, False, False
+        if asked:
+            self._cpu_us += self._about_us() * (1 if dictionary is not None else _IN_VAIN)
         if dictionary is None:
             self._age = 0
             self._made_for = self._horizon()
@@ -223,6 +240,7 @@ class Predict(Maintenance):
             "promise_at": self._promise_at,
             "average": self._average,
             "probes": self._probes,
+            "cpu_us": self._cpu_us,
             "model": self._model.state(),
         }
 
@@ -236,14 +254,16 @@ class Predict(Maintenance):
         )
         count, average = float(state["count"]), float(state["average"])
         promised = None if state["promised"] is None else float(state["promised"])
-        if min(seen, look_at, age, promise_at, probes) < 0 or not 0 <= count < inf or not isfinite(average):
+        cpu_us = float(state.get("cpu_us", 0.0))
+        counts = min(seen, look_at, age, promise_at, probes)
+        if counts < 0 or not 0 <= count < inf or not 0 <= cpu_us < inf or not isfinite(average):
             raise ValueError("a number is out of range")
         self._model.restore(state["model"])
         self._samples.seen = seen
         self._look_at = max(look_at, seen + PROBE_MESSAGES)
         self._count, self._age, self._recorded = count, age, bool(state["recorded"])
         self._promised, self._promise_at = promised, max(promise_at, seen + PROBE_MESSAGES)
-        self._average, self._probes = average, probes
+        self._average, self._probes, self._cpu_us = average, probes, cpu_us
         self._current = dictionary
 
     def warm(self, observations: Sequence[Observation]) -> None:
@@ -287,6 +307,20 @@ class Predict(Maintenance):
                 return True
         self._schedule(self._count * 2)
         return False
+
+    def _waits(self) -> bool:
+        """Whether dictionaries have cost too much so far: then the look is put off for as long as that takes."""
+        over = self._cpu_us - CPU_US_AT_FIRST - CPU_US_A_MESSAGE * self._samples.seen
+        if over <= 0:
+            return False
+        self._look_at = self._samples.seen + 1 + int(over / CPU_US_A_MESSAGE)
+        return True
+
+    def _about_us(self) -> float:
+        """What a dictionary costs that is made of the samples at hand, with all that is tried for it."""
+        sampled = self._samples.kept_bytes
+        fields = _FIELDS_BYTE_US * min(sampled, LEARNED_BYTES_MAX) if self._fields else 0.0
+        return _TRYING_US + _BYTE_US * sampled + fields
 
     def _record(self, count: float) -> None:
         """One observation a dictionary, corrected by later probes of it."""

@@ -18,7 +18,7 @@ from .model import Context, Field, FieldsModel, NumberField, Pattern, Reference,
 from .plan import PACKED_BITS, ROW_BYTES, FieldPlan, Foreseen, mean_bits
 from .positions import with_positions
 from .ranges import histogram_cost, learn_histogram, number_bits
-from .recurrence import Recurrence, learn_recurrence
+from .recurrence import Comings, Recurrence, learn_recurrence
 from .relations import EARLIER_MAX, Relations
 from .serialised import LETTERS_MAX
 from .structure import MessageStructure, Node
@@ -31,6 +31,11 @@ _FIRST_MESSAGES: Final = 20
 
 def _all(text: bytes) -> bool:
     return True
+
+
+def _comes_again(node: Node) -> bool:
+    """Whether it is ever what it was: else nothing can be learned from what stands with it."""
+    return len(node.counted) < len(node.values)
 
 
 class _Foretold(NamedTuple):
@@ -46,16 +51,17 @@ class Building:
         self,
         learned: MessageStructure,
         relations: Relations,
+        comings: Comings,
         weight: float,
         admits: Callable[[bytes], bool] | None = None,
     ) -> None:
-        """`relations`: of what was learned. `admits`: whether a text may be in the model; None: all may."""
+        """`relations`, `comings`: of what was learned. `admits`: whether a text may be in the model; None: all may."""
         self._admits = admits or _all
         self._learned = learned
         self._weight = weight
         self._plans = [FieldPlan(node) for node in learned.nodes]
-        self._by_message = [dict(zip(node.messages, node.values, strict=True)) for node in learned.nodes]
         self._relations = relations
+        self._comings = comings
         self._letters = 0
 
     def model(self) -> FieldsModel:
@@ -64,7 +70,7 @@ class Building:
             self._tables(plan, list(range(len(plan.node.values))))
         for plan in self._plans:
             self._foretell(plan)
-        recurrences = learn_recurrence(self._plans, self._learned.topics, self._weight)
+        recurrences = learn_recurrence(self._plans, self._comings, self._weight)
         vocabulary = self._vocabulary()
         fields: dict[int, Field] = {}
         rates = [1] * len(self._plans)
@@ -166,20 +172,23 @@ class Building:
     def _foretell(self, plan: FieldPlan) -> None:
         """The context that saves most, if one does."""
         node = plan.node
-        if len(node.counted) < 2 or mean_bits(plan) < 0.3:
+        if len(node.counted) < 2 or not _comes_again(node) or mean_bits(plan) < 0.3:
             return
         best = _Foretold(0.0, -1, {})
         for source in range(max(1, node.id - EARLIER_MAX), node.id):
-            varies = len(self._learned.nodes[source].counted) > 1 and self._together(node, source)
-            if varies and source not in self._relations.ancestors[node.id]:
+            other = self._learned.nodes[source]
+            varies = len(other.counted) > 1 and _comes_again(other)
+            if self._learned.effort.used_up:
+                break
+            if varies and self._together(node, source) and source not in self._relations.ancestors[node.id]:
                 found = self._foretold(plan, source)
                 if found.saved > best.saved:
                     best = found
         if best.source < 0:
             return
         plan.context, plan.contexts = best.source, best.contexts
-        known = self._by_message[best.source]
-        foreseen = [best.contexts.get(known.get(message, b"")) for message in node.messages]
+        known = self._learned.beside(node, best.source)
+        foreseen = [best.contexts.get(b"" if context is None else context) for context in known]
         left = [
             at for at, value in enumerate(node.values) if (there := foreseen[at]) is None or value not in there.values
         ]
@@ -193,16 +202,18 @@ class Building:
 
     def _together(self, node: Node, source: int) -> bool:
         """Whether they stand in the same messages, by the first ones: fields of other patterns do not."""
-        known = self._by_message[source]
-        return any([message in known for message in node.messages[:_FIRST_MESSAGES]])
+        return any([value is not None for value in self._learned.beside(node, source)[:_FIRST_MESSAGES]])
 
     def _foretold(self, plan: FieldPlan, source: int) -> _Foretold:
-        node, known = plan.node, self._by_message[source]
+        node, known = plan.node, self._learned.beside(plan.node, source)
+        self._learned.effort.spend(len(known))
+        pairs = Counter(zip(known, node.values, strict=True))
+        if len(pairs) == len(node.values):
+            return _Foretold(0.0, source, {})  # no value came twice with a context
         groups: defaultdict[bytes, dict[bytes, list[float]]] = defaultdict(dict)
-        for index, value in enumerate(node.values):
-            context = known.get(node.messages[index])
+        for context, value, bits in zip(known, node.values, plan.bits, strict=True):
             if context is not None:
-                groups[context].setdefault(value, []).append(plan.bits[index])
+                groups[context].setdefault(value, []).append(bits)
         saved = 0.0
         contexts: dict[bytes, Foreseen] = {}
         for context, values in groups.items():

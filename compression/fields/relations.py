@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 from math import log2
-from operator import itemgetter
+from operator import itemgetter, sub
 from typing import Final, NamedTuple, TypeAlias
 
 from .model import Reference
@@ -36,6 +35,7 @@ class Relations:
 
     def __init__(self, learned: MessageStructure) -> None:
         self._nodes = learned.nodes
+        self.effort = learned.effort
         self._by_message: list[dict[int, int]] = []
         self.ancestors: list[set[int]] = [set() for _ in learned.nodes]
         """Fields around a field, by its id."""
@@ -50,10 +50,14 @@ class Relations:
                 for field in fields:
                     self.ancestors[field.id] = self.ancestors[node.id] | {node.id}
         self._of_values: dict[tuple[int, tuple[int, ...]], _OfValues] = {}
+        self._numbers: dict[int, list[int | None]] = {}
+        self._beside: dict[tuple[int, int], list[int]] = {}
 
     def best(self, node: Node, at: Sequence[int], weight: float) -> tuple[Reference, ...]:
         """The references that make the values with the indices `at` cheapest, by a guess; none when none helps.
         `weight`: how many messages a sample stands for."""
+        if self.effort.used_up:
+            return ()
         sampled = [index for index in at if node.values[index] in node.numbers]
         sampled = sampled[:: max(1, len(sampled) // _SAMPLES)]
         key = node.id, tuple(sampled)
@@ -84,21 +88,33 @@ class Relations:
                 singles += [(Reference(id, times, over * each),) for each in _OVERS]
         return singles
 
-    def numbers(self, id: int, messages: Sequence[int]) -> list[int]:
-        """The numbers of a field in these messages, 0 where it has none."""
-        known = self._by_message[id]
-        return [known.get(message, 0) for message in messages]
+    def beside(self, node: Node, id: int) -> list[int]:
+        """The numbers of a field in the messages of another one's values, 0 where it has none."""
+        numbers = self._beside.get((node.place, id))
+        if numbers is None:
+            known = self._by_message[id]
+            numbers = self._beside[node.place, id] = [known.get(message, 0) for message in node.messages]
+        return numbers
+
+    def _own(self, node: Node) -> list[int | None]:
+        """The numbers of a field's values."""
+        own = self._numbers.get(node.id)
+        if own is None:
+            own = self._numbers[node.id] = [node.numbers.get(value) for value in node.values]
+        return own
 
     def differences(self, node: Node, references: Sequence[Reference], at: Sequence[int]) -> list[int]:
         """The numbers with these indices, less what the references foretell; what is no number is left out."""
-        out: list[int] = []
-        for index in at:
-            number = node.numbers.get(node.values[index])
-            if number is not None:
-                for reference in references:
-                    known = self._by_message[reference.field].get(node.messages[index], 0)
-                    number -= known * reference.times // reference.over
-                out.append(number)
+        own = self._own(node)
+        seen = [(index, number) for index in at if (number := own[index]) is not None]
+        out = [number for _, number in seen]
+        for reference in references:
+            beside, times, over = self.beside(node, reference.field), reference.times, reference.over
+            if over == 1:
+                told = [beside[index] * times for index, _ in seen]
+            else:
+                told = [beside[index] * times // over for index, _ in seen]
+            out = list(map(sub, out, told))
         return out
 
 
@@ -134,8 +150,11 @@ class _OfValues:
     @cached_property
     def _changes(self) -> dict[int, list[int]]:
         """Of the earlier numbers."""
-        messages = [self._node.messages[index] for index in self._few]
-        return {id: _changes(self._relations.numbers(id, messages)) for id in self._earlier}
+        changes: dict[int, list[int]] = {}
+        for id in self._earlier:
+            beside = self._relations.beside(self._node, id)
+            changes[id] = _changes([beside[index] for index in self._few])
+        return changes
 
     def _pairs(self, one: tuple[Reference, ...]) -> list[tuple[Reference, ...]]:
         pairs = self._paired.get(one)
@@ -144,6 +163,7 @@ class _OfValues:
         return pairs
 
     def _with_second(self, one: tuple[Reference, ...]) -> list[tuple[Reference, ...]]:
+        self._relations.effort.spend(len(self._few) * len(self._earlier))
         left = _changes(self._relations.differences(self._node, one, self._few))
         pairs: list[tuple[Reference, ...]] = []
         rest: tuple[Reference, ...]
@@ -163,6 +183,7 @@ class _OfValues:
         if guess is None:
             differences = self._relations.differences(self._node, references, self._sampled)
             guess = self._guessed[references] = _guess(differences)
+            self._relations.effort.spend(len(differences))
         return min(guess.entropy + guess.table_bits / (guess.observed * weight), guess.spread)
 
 
@@ -188,7 +209,7 @@ def _guess(numbers: Sequence[int]) -> _Guess:
 
 def _changes(numbers: Sequence[int]) -> list[int]:
     """From each to the next."""
-    return [two - one for one, two in pairwise(numbers)]
+    return list(map(sub, numbers[1:], numbers))
 
 
 def _slope(changes: Sequence[int], others: Sequence[int]) -> int:

@@ -21,6 +21,10 @@ from .shapes import find_patterns
 from .text_parts import cut_text, split_text
 from .vocabulary import RUN_BYTES_MAX
 
+EFFORT_MAX: Final = 4_000_000
+"""Values that are compared to find what fields have to do with each other, in samples that anybody may have sent: there
+are as many relations to try as the square of the fields. Some 2 s of a core."""
+
 _LEAST: Final = 4
 _SHARE: Final = 32
 _RECORDS_MAX: Final = 6
@@ -41,11 +45,30 @@ class Shape(NamedTuple):
         return split_text(text, self.pieces)
 
 
+class Effort:
+    """What is left of EFFORT_MAX: all models of one structure together. When it is used up no more is looked for:
+    models have what was found, and only the leanest is still made."""
+
+    def __init__(self) -> None:
+        self.left = EFFORT_MAX
+
+    def spend(self, values: int) -> None:
+        """So many values are compared."""
+        self.left -= values
+
+    @property
+    def used_up(self) -> bool:
+        """Whether nothing more is to be looked for."""
+        return self.left <= 0
+
+
 class Node:
     """What is known of one field: its values with the number of the message of each, and its alternatives."""
 
-    def __init__(self, id: int, values: list[bytes], messages: list[int]) -> None:
+    def __init__(self, id: int, values: list[bytes], messages: list[int], place: int) -> None:
         self.id = id
+        self.place = place
+        """The first field of its pattern: all of them have values in the same messages."""
         self.values = values
         self.messages = messages
         self.counted = Counter(values)
@@ -72,19 +95,35 @@ class MessageStructure:
         """Of `samples`, none longer than a message of fields may be, and the topic of each, where they are known."""
         self.samples = list(samples)
         self.topics = list(topics) or [b""] * len(samples)
+        self.effort = Effort()
+        """Of all who look for what fields have to do with each other."""
         self.nodes: list[Node] = []
-        self.root = self._node(self.samples, list(range(len(samples))), 0)
+        self._beside: dict[tuple[int, int], list[bytes | None]] = {}
+        self.root = self._node(self.samples, list(range(len(samples))), 0, 0)
+
+    def beside(self, node: Node, id: int) -> Sequence[bytes | None]:
+        """What a field is in the messages of the values of another one; None where it is not there."""
+        other = self.nodes[id]
+        if other.place == node.place:
+            return other.values
+        values = self._beside.get((node.place, id))
+        if values is None:
+            known = dict(zip(other.messages, other.values, strict=True))
+            values = self._beside[node.place, id] = [known.get(message) for message in node.messages]
+        return values
 
     def _node(
         self,
         values: list[bytes],
         messages: list[int],
         depth: int,
+        place: int,
         padded: bool = False,
         format: tuple[int, int] | None = None,
     ) -> Node:
-        """`padded`: numbers of two digits are probably written with a zero before; `format`: it is known."""
-        node = Node(len(self.nodes), values, messages)
+        """`place`: as of the node; `padded`: numbers of two digits are probably written with a zero before;
+        `format`: it is known."""
+        node = Node(len(self.nodes), values, messages, place)
         self.nodes.append(node)
         node.format = format or _format_of(node.counted, padded)
         if node.format is not None:
@@ -127,8 +166,9 @@ class MessageStructure:
             columns, messages = self._columns(node, shape)
             if not messages:
                 continue
+            place = len(self.nodes)
             fields = [
-                self._node(column, messages, depth + 1, _in_a_date(before, behind))
+                self._node(column, messages, depth + 1, place, _in_a_date(before, behind))
                 for column, (before, behind) in zip(columns, pairwise(found.pieces), strict=True)
             ]
             node.patterns.append((shape, fields))
@@ -146,8 +186,9 @@ class MessageStructure:
             columns, messages = self._columns(node, shape)
             if not messages:
                 continue
+            place = len(self.nodes)
             fields = [
-                self._node(values, messages, 1, format=column.format)
+                self._node(values, messages, 1, place, format=column.format)
                 for values, column in zip(columns, found, strict=True)
             ]
             node.patterns.append((shape, fields))

@@ -15,6 +15,7 @@ from .building import Building
 from .codec import SHARE_ONE, frame_of, join_fields_content
 from .description import model_texts
 from .model import MESSAGE_BYTES_MAX, FieldsModel, FieldState
+from .recurrence import Comings
 from .relations import Relations
 from .serialised import MODEL_BYTES_MAX, dump_model
 from .structure import MessageStructure
@@ -26,10 +27,25 @@ _SMALLER: Final = (1.0, 0.5, 0.25, 0.02)
 PACKED_BYTES_MAX: Final = 6_400
 """What dictionaries of bytes take: a model that takes more has mostly learned texts by heart."""
 
+LEARNED_BYTES_MAX: Final = 384 * 1024
+"""Of samples. What fields have to do with each other shows in the newest hundred messages of 4 KiB, too."""
+
 _HEAD_BYTES: Final = 4
 _JUDGES: Final = 60
 _SHARE_WITHOUT: Final = 128
 """Where the dictionary beside won in no sample: it is tried for messages of which fields leave half."""
+
+
+def _newest(at: Sequence[int], samples: Sequence[bytes]) -> list[int]:
+    """The last of these samples, LEARNED_BYTES_MAX of them at the most."""
+    kept: list[int] = []
+    room = LEARNED_BYTES_MAX
+    for index in reversed(at):
+        room -= len(samples[index])
+        if room < 0:
+            break
+        kept.append(index)
+    return kept[::-1]
 
 
 class FieldsTraining:
@@ -40,7 +56,7 @@ class FieldsTraining:
     ) -> None:
         """`topics`: of each sample, or none. `admits`: whether a text may be in a model; None: all may."""
         self._admits = admits
-        kept = [at for at, sample in enumerate(samples) if 0 < len(sample) <= MESSAGE_BYTES_MAX]
+        kept = _newest([at for at, sample in enumerate(samples) if 0 < len(sample) <= MESSAGE_BYTES_MAX], samples)
         self._samples = [samples[at] for at in kept]
         self._topics = [topics[at] for at in kept] if len(topics) == len(samples) else []
         self._models: dict[float, tuple[FieldsModel, bytes]] = {}
@@ -54,6 +70,10 @@ class FieldsTraining:
     def _relations(self) -> Relations:
         return Relations(self._learned)
 
+    @cached_property
+    def _comings(self) -> Comings:
+        return Comings(self._learned)
+
     def content(self, size: int, preset: bytes, lean: bool = False) -> bytes:
         """The model, and of `preset` the last bytes that there is room for in `size` bytes.
 
@@ -63,7 +83,7 @@ class FieldsTraining:
         """
         for smaller in _SMALLER:
             weight = (LEAN if lean else RICH) * smaller
-            if weight >= self._too_rich and smaller != _SMALLER[-1]:
+            if (weight >= self._too_rich or self._learned.effort.used_up) and smaller != _SMALLER[-1]:
                 continue
             model, dumped = self._model(weight)
             room = size - len(dumped) - _HEAD_BYTES
@@ -79,7 +99,7 @@ class FieldsTraining:
     def _model(self, weight: float) -> tuple[FieldsModel, bytes]:
         made = self._models.get(weight)
         if made is None:
-            model = Building(self._learned, self._relations, weight, self._admits).model()
+            model = Building(self._learned, self._relations, self._comings, weight, self._admits).model()
             if self._admits is not None and not all(map(self._admits, model_texts(model))):
                 raise DictionaryError("the messages have a pattern that may not be told")
             made = self._models[weight] = (model, dump_model(model))

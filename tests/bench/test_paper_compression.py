@@ -7,7 +7,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexicast.bench.compression.baselines import (
@@ -19,6 +19,7 @@ from lexicast.bench.compression.baselines import (
     SingleDict,
 )
 from lexicast.bench.tapd.publisher_link import PublisherLink
+from lexicast.compression import predict
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.dictionary_content import COVERING, RECENT, SUBSTRINGS, TRAINED, Material
@@ -260,6 +261,46 @@ class TestPredictSection53:
     def test_arguments_out_of_range(self, arguments: dict[str, int]) -> None:
         with pytest.raises(ValueError, match=r"first dictionary|margin"):
             Predict(**arguments)  # type: ignore[arg-type]  # the fields are mixed on purpose
+
+
+def attempts_in_vain(messages: list[bytes]) -> list[tuple[int, float]]:
+    """Each look at which nothing was worth it: messages seen, and the account of CPU before it, us."""
+    algorithm = Predict()
+    looks: list[tuple[int, float]] = []
+    for seen, message in enumerate(messages, 1):
+        algorithm.observe(message, seen)
+        if algorithm.due() is not None:
+            before = algorithm.state()["cpu_us"]
+            looks.append((seen, before))
+            algorithm.adopt(None)
+            assert algorithm.state()["cpu_us"] > before + 2 * 6 * len(message) * min(seen, HISTORY[-1])
+            assert algorithm.due() is None
+    return looks
+
+
+class TestPredictsCpu:
+    @given(st.integers(1, 400), st.integers(0, 1 << 32))
+    @settings(max_examples=20, deadline=None)
+    def test_a_look_waits_until_what_was_made_before_is_paid(self, size: int, seed: int) -> None:
+        messages = [random.Random(seed).randbytes(size)] * 5_000
+        freely = attempts_in_vain(messages)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(predict, "CPU_US_AT_FIRST", 500_000.0)
+            looks = attempts_in_vain(messages)
+        assert 1 < len(looks) < len(freely)
+        for seen, before in looks:
+            assert before <= 500_000 + predict.CPU_US_A_MESSAGE * seen
+
+    def test_what_was_spent_is_known_to_a_successor(self) -> None:
+        algorithm = Predict()
+        run(algorithm, readings(1, 120))
+        state = algorithm.state()
+        assert state["cpu_us"] > 200_000
+        after = Predict()
+        after.restore({key: value for key, value in state.items() if key != "cpu_us"}, algorithm.current)
+        assert after.state()["cpu_us"] == 0
+        after.restore(state, algorithm.current)
+        assert after.state()["cpu_us"] == state["cpu_us"]
 
 
 class TestBaselinesSection541:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexicast.cluster.errors import DictionaryError
-from lexicast.compression.fields import shapes, training
+from lexicast.compression.fields import shapes, structure, training
 from lexicast.compression.fields.alphabets import ALPHABETS, alphabet_of, run_number, run_of
 from lexicast.compression.fields.building import Building
 from lexicast.compression.fields.codec import (
@@ -29,10 +29,11 @@ from lexicast.compression.fields.entropy import Unfolding, fold
 from lexicast.compression.fields.histograms import NUMBER_MAX, Histogram
 from lexicast.compression.fields.model import MESSAGE_BYTES_MAX
 from lexicast.compression.fields.number_formats import FORMS, LITTLE, SINGLE_LITTLE, parse_number, render_number
+from lexicast.compression.fields.recurrence import Comings
 from lexicast.compression.fields.relations import Relations
 from lexicast.compression.fields.serialised import LETTERS_MAX, dump_model, load_model
 from lexicast.compression.fields.shapes import find_patterns
-from lexicast.compression.fields.structure import MessageStructure
+from lexicast.compression.fields.structure import Effort, MessageStructure
 from lexicast.compression.fields.training import LEAN, RICH, FieldsTraining
 from lexicast.compression.fields.vocabulary import SPECIALS, Vocabulary
 from lexicast.compression.training import train
@@ -423,18 +424,52 @@ def test_what_was_too_much_for_one_way_is_not_made_for_the_other(monkeypatch: py
     weights: list[float] = []
 
     class Counted(Building):
-        def __init__(self, learned: MessageStructure, relations: Relations, weight: float) -> None:
+        def __init__(
+            self, learned: MessageStructure, relations: Relations, comings: Comings, weight: float, admits: None
+        ) -> None:
             weights.append(weight)
-            super().__init__(learned, relations, weight)
+            super().__init__(learned, relations, comings, weight, admits)
 
-    monkeypatch.setattr(
-        training, "Building", lambda learned, relations, weight, admits: Counted(learned, relations, weight)
-    )
+    monkeypatch.setattr(training, "Building", Counted)
     monkeypatch.setattr(training, "PACKED_BYTES_MAX", 0)
     made = FieldsTraining(readings(30))
     made.content(SIZE, b"", lean=True)
     made.content(SIZE, b"")
     assert weights == [LEAN, LEAN / 2, LEAN / 4, LEAN / 50, RICH / 50]
+
+
+def related(count: int, fields: int, seed: int = 1) -> list[bytes]:
+    """Messages of many numbers that all follow from one another."""
+    rng = random.Random(seed)
+    return [b",".join([b"%d" % (base * at + rng.randrange(2)) for at in range(fields)]) for base in range(count)]
+
+
+def test_what_is_tried_for_messages_of_many_related_fields_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = related(60, 80)
+    tried: list[int] = []
+
+    class Counted(Effort):
+        def spend(self, values: int) -> None:
+            tried.append(values)
+            super().spend(values)
+
+    monkeypatch.setattr(structure, "Effort", Counted)
+    FieldsTraining(samples).content(SIZE, b"")
+    assert sum(tried) > 500_000
+    tried.clear()
+    monkeypatch.setattr(structure, "EFFORT_MAX", 100_000)
+    made = FieldsTraining(samples)
+    contents = [made.content(size, b"", lean) for size in (1_000, SIZE) for lean in (True, False)]
+    assert 100_000 <= sum(tried) < 300_000
+    for content in contents:
+        codec = FieldsCodec("a test", content)
+        assert all(codec.decompress(codec.compress(sample)) == sample for sample in samples)
+
+
+def test_as_much_of_the_newest_samples_as_one_may_look_at_is_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    older, newer = readings(100), readings(100, 2)
+    monkeypatch.setattr(training, "LEARNED_BYTES_MAX", sum(map(len, newer)))
+    assert FieldsTraining(older + newer).content(SIZE, b"") == FieldsTraining(newer).content(SIZE, b"")
 
 
 def test_a_model_tells_people_what_it_learned() -> None:

@@ -440,7 +440,15 @@ def test_predict_takes_up_a_dictionary_without_a_state() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"seen": -1}, {"count": "x"}, {"average": float("nan")}, {"model": [[1.0]]}, {"model": 3}, {"promised": "high"}],
+    [
+        {"seen": -1},
+        {"count": "x"},
+        {"average": float("nan")},
+        {"model": [[1.0]]},
+        {"model": 3},
+        {"promised": "high"},
+        {"cpu_us": -1},
+    ],
 )
 def test_predict_refuses_what_is_no_state(change: dict[str, Any]) -> None:
     algorithm = Predict()
