@@ -57,6 +57,7 @@ FIRST_DICTIONARY: Final = 2
 STREAMED: Final = 0
 
 RUN_FIELDS: Final = 8
+PROPERTIES_FIELD: Final = 5
 # Where a block's topics have fewer runs on average each of these is unpacked by itself.
 RUNS_A_TOPIC: Final = 4
 U32: Final = 4
@@ -164,6 +165,8 @@ def unpack_meta(data: bytes) -> Meta:
         )
         if type(flat) is not tuple or len(flat) % RUN_FIELDS:
             raise ValueError("its runs are no list of whole runs")
+        if any(flat[PROPERTIES_FIELD::RUN_FIELDS]):
+            flat = _with_shared_properties(flat)
         runs, distinct = _runs_of(flat, len(topics))
         meta = Meta(
             topics,
@@ -181,6 +184,21 @@ def unpack_meta(data: bytes) -> Meta:
     if not good:
         raise PeerError("a block's meta cannot be read: a field is of a wrong type or out of range")
     return meta
+
+
+def _with_shared_properties(flat: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The fields of runs, of which those one after the other that have equal properties have the same: what topics that
+    alternate bring along (a bridge's mark) is looked at once, and there once."""
+    fields: list[Any] = list(flat)
+    known: Any = None
+    for at in range(PROPERTIES_FIELD, len(fields), RUN_FIELDS):
+        properties = fields[at]
+        if properties is not None:
+            if known is not None and properties == known:
+                fields[at] = known
+            else:
+                known = properties
+    return tuple(fields)
 
 
 def _runs_of(flat: tuple[Any, ...], topics: int) -> tuple[tuple[Run, ...], Iterable[Run]]:
@@ -247,6 +265,7 @@ def _good_columns(meta: Meta) -> bool:
 def _good_runs(meta: Meta, runs: Iterable[Run]) -> bool:
     """Whether each of these runs' numbers are in range: they index into the columns, and add up to offsets."""
     topics, origins, encodings = len(meta.topics), len(meta.origins), FIRST_DICTIONARY + len(meta.dictionaries)
+    good: object = None  # properties that have been looked at
     for skip, topic, flags, encoding, expiry_ms, properties, origin, count in runs:
         if not (
             type(skip) is type(topic) is type(flags) is type(encoding) is type(expiry_ms) is type(origin) is int
@@ -258,9 +277,10 @@ def _good_runs(meta: Meta, runs: Iterable[Run]) -> bool:
             and expiry_ms >= 0
             and -1 <= origin < origins
             and count > 0
-            and (properties is None or well_formed(properties))
+            and (properties is None or properties is good or well_formed(properties))
         ):
             return False
+        good = properties
     return True
 
 
@@ -368,7 +388,7 @@ class Block:
         parts = (
             RUN_MEMORY_BYTES * distinct
             + 8 * (len(runs) - distinct)
-            + PROPERTIES_MEMORY_BYTES * len([run for run in runs if run.properties is not None])
+            + PROPERTIES_MEMORY_BYTES * len({id(run.properties) for run in runs if run.properties is not None})
             + NAME_MEMORY_BYTES * (len(meta.topics) + len(meta.origins))
             + ROW_MEMORY_BYTES * (len(meta.producers) + len(meta.marks))
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -376,6 +377,33 @@ def test_runs_that_repeat_may_have_properties() -> None:
     fields = alternating(40)
     fields[7][5] = fields[9][5] = {3: "text/plain"}
     assert [list(run) for run in unpack_meta(packed_runs(fields)).runs] == fields
+
+
+@pytest.mark.parametrize("count", [2, 40])
+def test_equal_properties_of_runs_one_after_the_other_are_one_object(count: int) -> None:
+    fields = alternating(count)
+    for number in range(count):
+        fields[number][5] = {38: (("lexicast-via", "b"),)} if number % 10 != 5 else None
+    fields[-1][5] = {3: "text/plain"}
+    block = Block(0, 1, 0, count - 1, 0, PUBLICATIONS, packed_runs(fields), bytes(4 * count), b"")
+    runs = block.meta.runs
+    assert [list(run) for run in runs] == fields
+    assert len({id(run.properties) for run in runs if run.properties is not None}) == 2
+    apart = [run._replace(properties=dict(run.properties or {}) or None) for run in runs]
+    held = replace(block, _meta=block.meta._replace(runs=tuple(apart))).memory_bytes
+    assert count == 2 or held > block.memory_bytes + 30 * 400
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("bad", [{1: True}, {1: 1.0}, {True: 1}, {1.0: 1}])
+def test_what_equals_properties_does_not_stay_in_a_run(at: int, bad: Any) -> None:
+    fields = alternating(3)
+    for run in fields:
+        run[5] = {1: 1}
+    fields[at][5] = bad
+    with suppress(PeerError):
+        found = [field for run in unpack_meta(packed_runs(fields)).runs for field in (run.properties or {}).items()]
+        assert {type(each) for pair in found for each in pair} == {int}
 
 
 @pytest.mark.parametrize("at", [0, 1, 20, 39])
