@@ -56,9 +56,9 @@ class BrokerEngine:
         self.predicates = PredicateTable()
         self.content = ContentFanout(self.predicates, config.broker.routes_max, self.rights)
         self.coordinators = Coordinators(groups, config.broker.routes_max, config.link.request_timeout_s)
-        self.shares = SharedMembers(self.coordinators, config.link.request_timeout_s, self._view_dealt)
         self.dictionary_fetching = DictionaryFetching(self.dictionaries, self.coordinators)
         cache = BlockCache(config.broker.cache_bytes_max)
+        self.shares = SharedMembers(self.coordinators, config.link.request_timeout_s, self._view_dealt, cache.same)
         self.live = LiveDelivery(
             clock,
             self.dictionaries,

@@ -48,6 +48,15 @@ class BlockCache:
         """Up to where `since` is complete."""
         return self._complete_to.get(group, 0)
 
+    def same(self, block: Block) -> Block:
+        """The block that is here already and says the same, whose columns are unpacked; else `block`."""
+        for each in reversed(self._blocks.get(block.group, ())):
+            if each.first == block.first:
+                return each if each.to_wire() == block.to_wire() else block
+            if each.last < block.first:
+                break
+        return block
+
     def since(self, group: int, offset: int) -> list[Block] | None:
         """All blocks delivered that hold something at or after `offset`.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.protocol.requests import GROUP_WINDOW, GROUP_WINDOW_MAX
-from lexicast.cluster.selection import offsets_of
+from lexicast.cluster.selection import for_readers, offsets_of
 from lexicast.cluster.topics.names import check_share_name
 
 from ..content.choosing import chosen
@@ -24,7 +24,7 @@ from ..shares.dealt_blocks import DealtPart
 from ..shares.shared_members import ShareKey
 from .history import Since, beginning_of, check_filters
 from .past_requests import condition_of
-from .streams import STREAMS_MAX, ClientStreams, MemberStream
+from .streams import PACK, STREAMS_MAX, ClientStreams, MemberStream
 from .user_rights import UserRights
 
 if TYPE_CHECKING:
@@ -76,9 +76,28 @@ class GroupStream(MemberStream):
         while self._dealt and not (self.blocked or self.closed):
             part = self._dealt.popleft()
             try:
-                self._send_block(part.block())
+                if self._gets_all(part):
+                    self._send_all(part.block())
+                else:
+                    self._send_block(part.block())
             except Exception:
                 self._engine.shares.undeliverable(self._key, part)
+
+    def _gets_all(self, part: DealtPart) -> bool:
+        """Whether none of it can be left out, nor is in other dictionaries: nothing of it has to be looked at."""
+        rights = self.rights
+        restricted = rights is not None and rights.restricted
+        return not (restricted or part.dealt.expires or self._grant_of_all.chooses or self._dictionaries is not None)
+
+    def _send_all(self, block: Block) -> None:
+        self.write(PACK(for_readers(block).to_wire()))
+        first, last = block.first, block.last
+        offsets = range(first, last + 1) if last - first + 1 == block.count else offsets_of(block)
+        given = self._given.get(block.group)
+        if given is None:
+            self._given[block.group] = set(offsets)
+        else:
+            given.update(offsets)
 
     def _send_block(self, block: Block) -> None:
         offsets = set(offsets_of(block))

@@ -14,6 +14,8 @@ from ..encoding import BlockView
 
 # A view of a block, now.
 Viewing: TypeAlias = Callable[[Block], BlockView]
+# A block that is here already in the place of one that has come, where they are the same.
+Same: TypeAlias = Callable[[Block], Block]
 
 
 class DealtBlock:
@@ -81,14 +83,14 @@ class DealtPart:
         return DealtPart(self.dealt, self.numbers[:count]), DealtPart(self.dealt, self.numbers[count:])
 
 
-def dealt_parts(rows: Iterable[Any], viewing: Viewing) -> dict[str, list[DealtPart]]:
+def dealt_parts(rows: Iterable[Any], viewing: Viewing, same: Same) -> dict[str, list[DealtPart]]:
     """The rows of a DEAL by member, in order. Raises PeerError when they are none."""
     found: dict[str, list[DealtPart]] = {}
     for row in rows:
         if type(row) is not tuple or len(row) != 2 or type(row[1]) is not tuple:
             raise PeerError(f"not a block and its members: {row!r:.80}")
         wire, parts = row
-        dealt = DealtBlock(Block.from_wire(wire), viewing)
+        dealt = DealtBlock(same(Block.from_wire(wire)), viewing)
         for part in parts:
             name, numbers = _checked(part, dealt.block.count)
             found.setdefault(name, []).append(DealtPart(dealt, numbers))

@@ -16,7 +16,7 @@ from lexicast.cluster.errors import LedElsewhereError, UnavailableError
 
 from ..coordinators import Coordinators
 from ..pipelines.pipeline import Pipeline
-from .dealt_blocks import DealtPart, Viewing, dealt_parts
+from .dealt_blocks import DealtPart, Same, Viewing, dealt_parts
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +59,11 @@ class _Joined(NamedTuple):
 class SharedMembers:
     """See the module's docstring."""
 
-    def __init__(self, coordinators: Coordinators, request_timeout_s: float, viewing: Viewing) -> None:
+    def __init__(self, coordinators: Coordinators, request_timeout_s: float, viewing: Viewing, same: Same) -> None:
+        """`same`: of what was delivered lately, since most of what is dealt live was: it is not unpacked again."""
         self._coordinators = coordinators
         self._viewing = viewing
+        self._same = same
         self._timeout_s = request_timeout_s
         self._members: dict[ShareKey, _Joined] = {}
         self._done: dict[ShareKey, dict[int, list[int]]] = {}
@@ -175,7 +177,7 @@ class SharedMembers:
     def dealt(self, share: str, filter: bytes, rows: Iterable[Any]) -> None:
         """DEAL arrived; of a member that has left it is dealt to others, once the coordinator has heard of that. Raises
         PeerError."""
-        for member, parts in dealt_parts(rows, self._viewing).items():
+        for member, parts in dealt_parts(rows, self._viewing, self._same).items():
             key = ShareKey(share, filter, member)
             joined = self._members.get(key)
             if joined is not None:

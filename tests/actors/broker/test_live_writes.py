@@ -23,6 +23,7 @@ from lexicast.actors.broker.pipelines.stored_compression import StoredCompressio
 from lexicast.actors.broker.python_clients.group_streams import GroupStream
 from lexicast.actors.broker.python_clients.streams import ClientStreams, LinkStream
 from lexicast.actors.broker.security.rights import Rights
+from lexicast.actors.broker.shares.dealt_blocks import DealtBlock, DealtPart
 from lexicast.actors.broker.shares.shared_members import SharedMembers, ShareKey, _Joined
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.link.gathered_writes import GatheredWrites
@@ -31,8 +32,9 @@ from lexicast.actors.mqtt.codec import PacketReader
 from lexicast.actors.mqtt.codec.packets import PublishRun
 from lexicast.actors.mqtt.session import Session
 from lexicast.actors.mqtt.subscriber import MqttSubscriber
-from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, pack_meta
+from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, ProducerRun, Run, pack_meta
 from lexicast.cluster.clock import SystemClock
+from lexicast.cluster.selection import offsets_of
 from lexicast.compression.wire import AliasTable, Recoder
 
 
@@ -49,7 +51,7 @@ class Engine:
         parts = (self.aliases, compression, cache, self.fanout, ContentFanout(PredicateTable(), 100), self.encoder)
         self.live = LiveDelivery(SystemClock(), dictionaries, self._fetch, *parts)
         self.subscriptions = self
-        self.shares = SharedMembers(Coordinators(100, 100, 1.0), 1.0, self.view)
+        self.shares = SharedMembers(Coordinators(100, 100, 1.0), 1.0, self.view, cache.same)
         self.now_us = 0
 
     def _fetch(self, dictionary: int) -> Awaitable[object]:
@@ -59,7 +61,7 @@ class Engine:
         raise AssertionError("nobody lags")
 
     def view(self, block: Block) -> BlockView:
-        return BlockView(block, 0)
+        return BlockView(block, self.now_us)
 
     def subscriber(self, qos: int, topic_filter: bytes = b"#") -> tuple[MqttSubscriber, list[bytes]]:
         """A session's connection, and what is written to it."""
@@ -148,6 +150,27 @@ async def test_what_a_share_deals_is_one_write_to_a_python_client() -> None:
     link.writable = True
     client.drained()
     assert [group for part in link.blocks() for group in part] == list(range(6))
+
+
+@pytest.mark.parametrize(("skip", "expiry_ms", "sent"), [(0, 0, [4, 5]), (3, 0, [4, 8]), (0, 1, [4]), (3, 1, [4])])
+async def test_a_member_is_sent_what_has_not_expired_and_holds_that(skip: int, expiry_ms: int, sent: list[int]) -> None:
+    engine, link = Engine(), LinkOfClient()
+    engine.now_us = 10_000
+    client = ClientStreams(cast(Any, engine), cast(Any, link))
+    stream = GroupStream(cast(Any, engine), client, 1, "s", b"#", Grant())
+    runs = (Run(0, 0, 1, 0, 0, None, -1, 1), Run(skip, 0, 1, 0, expiry_ms, None, -1, 1))
+    meta = pack_meta(Meta((b"t",), runs, (ProducerRun(b"p", 1, 1, 2),), (), (), ()))
+    dealt = Block(3, 1, 4, 5 + skip, 0, PUBLICATIONS, meta, array("I", [1, 1]).tobytes(), b"ab")
+    stream.take_dealt([DealtPart(DealtBlock(dealt, engine.view), range(2))])
+    assert {group: sorted(offsets) for group, offsets in stream.held().items()} == {3: sent}
+    unpacker = msgpack.Unpacker(use_list=False)
+    unpacker.feed(b"".join(link.written))
+    ((_, _, (wire_,)),) = unpacker
+    got = Block.from_wire(wire_)
+    assert offsets_of(got) == sent
+    assert got.meta.producers == ()
+    stream.done([(3, 0, 4)])
+    assert stream.held() == ({3: sent[1:]} if sent[1:] else {})
 
 
 async def test_no_write_grows_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:

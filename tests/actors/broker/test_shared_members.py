@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from lexicast.actors.broker.catching_up.block_cache import BlockCache
 from lexicast.actors.broker.coordinators import Coordinators
 from lexicast.actors.broker.encoding import BlockView
 from lexicast.actors.broker.pipelines.pipeline import Pipeline
@@ -81,8 +83,12 @@ def view(block: Block) -> BlockView:
     return BlockView(block, 0)
 
 
+def itself(block: Block) -> Block:
+    return block
+
+
 def members_of(*leaders: Leader) -> SharedMembers:
-    return SharedMembers(cast(Coordinators, Leaders(*leaders)), 5.0, view)
+    return SharedMembers(cast(Coordinators, Leaders(*leaders)), 5.0, view, itself)
 
 
 async def test_a_coordinator_is_told_what_is_held_of_its_own_groups() -> None:
@@ -172,7 +178,7 @@ def block(count: int) -> Block:
 
 def test_a_block_comes_once_and_each_member_has_its_part() -> None:
     found = dealt_parts(
-        [(block(4).to_wire(), (("a", (0, 2)), ("b", (1, 3)))), (block(2).to_wire(), (("a", None),))], view
+        [(block(4).to_wire(), (("a", (0, 2)), ("b", (1, 3)))), (block(2).to_wire(), (("a", None),))], view, itself
     )
     assert {name: [part.offsets() for part in parts] for name, parts in found.items()} == {
         "a": [[7, 9], [7, 8]],
@@ -185,9 +191,27 @@ def test_a_block_comes_once_and_each_member_has_its_part() -> None:
     assert (first.offsets(), rest.offsets()) == ([8], [10])
 
 
+def test_what_was_delivered_live_is_that_block_and_not_unpacked_again() -> None:
+    cache = BlockCache(1 << 20)
+    live, later = block(4), replace(block(2), first=11, last=12)
+    for each in (live, later):
+        cache.add(each, 0)
+
+    def dealt(deal: Block) -> Block:
+        return dealt_parts([(deal.to_wire(), (("a", None),))], view, cache.same)["a"][0].dealt.block
+
+    assert dealt(block(4)) is live
+    assert dealt(replace(block(2), first=11, last=12)) is later
+    others = [replace(live, body=b"x" * len(live.body)), replace(live, epoch=live.epoch + 1), replace(live, group=99)]
+    for other in (*others, replace(block(2), first=13, last=14), replace(block(2), first=1, last=2)):
+        found = dealt(other)
+        assert found is not live
+        assert found.to_wire() == other.to_wire()
+
+
 @pytest.mark.parametrize(
     "parts", [(), ("a",), (("a", (0, 4)),), (("a", (2, 1)),), (("a", (True,)),), (("a", ()),), ((1, None),)]
 )
 def test_what_is_no_deal_is_refused(parts: Any) -> None:
     with pytest.raises(PeerError):
-        dealt_parts([(block(4).to_wire(), parts)] if parts else [block(4).to_wire()], view)
+        dealt_parts([(block(4).to_wire(), parts)] if parts else [block(4).to_wire()], view, itself)
