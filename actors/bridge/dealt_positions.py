@@ -61,15 +61,21 @@ class DealtPositions:
 
 def ranges(places: Iterable[Place]) -> list[tuple[int, int, int]]:
     """Places of one topic as (group, first, last), neighbours together."""
+    groups: dict[int, list[int]] = {}
+    for _, group, offset in places:
+        known = groups.get(group)
+        if known is None:
+            groups[group] = [offset]
+        else:
+            known.append(offset)
     found: list[tuple[int, int, int]] = []
-    group, first, last = -1, 0, 0
-    for _, its_group, offset in sorted(places):
-        if its_group == group and offset <= last + 1:
+    for group, offsets in sorted(groups.items()):
+        offsets.sort()
+        first = last = offsets[0]
+        for offset in offsets:
+            if offset > last + 1:
+                found.append((group, first, last))
+                first = offset
             last = offset
-            continue
-        if group >= 0:
-            found.append((group, first, last))
-        group, first, last = its_group, offset, offset
-    if group >= 0:
         found.append((group, first, last))
     return found

@@ -19,7 +19,7 @@ from lexicast.compression.wire import ALIAS_TOPIC
 from ..mqtt.codec import encode_publish, encode_qos0_run
 from ..mqtt.codec.packets import PUBLISH, V5, PublishRun
 from ..mqtt.codec.wire import encode_varint, pack_u16
-from .sent_publications import Sent
+from .sent_publications import Form, Sent
 
 # Topics of which a batch waits; beyond it all go.
 WAITING_TOPICS_MAX: Final = 256
@@ -27,12 +27,28 @@ WAITING_TOPICS_MAX: Final = 256
 # content.
 MESSAGE_HEAD_BYTES: Final = 7
 BATCH_HEAD_BYTES: Final = 16
-# Whose topic field is remembered.
-NAMES_MAX: Final = 10_000
+# Of so many is remembered how their packets begin.
+FORMS_MAX: Final = 10_000
+# Packet ids of which the bytes are at hand.
+IDS_MAX: Final = 65_536
+# Lengths of payloads of one form.
+HEADS_MAX: Final = 64
+DUP: Final = 0x08
 
 # What is on its way in: the run that it came in, its packet id, and the number of the connection.
 Arrived: TypeAlias = tuple[PublishRun, int, int]
 Session: TypeAlias = ClientSession[Arrived]
+
+
+class _Packets:
+    """What packets of a form have alike: what stands before the packet id, by the length of the payload, and between
+    that and the payload."""
+
+    __slots__ = ("heads", "tail")
+
+    def __init__(self, tail: bytes) -> None:
+        self.heads: dict[int, bytes] = {}
+        self.tail = tail
 
 
 class LinkEncoder:
@@ -56,7 +72,8 @@ class LinkEncoder:
         self._packet_bytes_max = packet_bytes_max
         self._waiting: OrderedDict[tuple[bytes, bytes], list[Sent]] = OrderedDict()
         self._waiting_bytes: dict[tuple[bytes, bytes], int] = {}
-        self._named: dict[bytes, bytes] = {}
+        self._packets: dict[Form, _Packets] = {}
+        self._ids: list[bytes] = []
         # When what waits has to go; None: nothing waits.
         self.due_s: float | None = None
 
@@ -66,10 +83,10 @@ class LinkEncoder:
             return self._plainly(messages, dup)
         parts: list[bytes] = []
         for message in messages:
-            if self._batches and message[1].plain and not dup:
+            if self._batches and message[1].form.is_plain and not dup:
                 self._gather(message, parts, now_s, now_us)
                 continue
-            parts += self._flush_topic(message[1].topic, now_us)
+            parts += self._flush_topic(message[1].form.topic, now_us)
             parts.append(self._alone(self._session, message, now_us, dup))
         if not self._batch_s or len(self._waiting) > WAITING_TOPICS_MAX:
             parts.append(self.flush(now_us))
@@ -86,26 +103,53 @@ class LinkEncoder:
     def _plainly(self, messages: Iterable[Sent], dup: bool) -> bytes:
         """A packet each. (Their topics alternate: runs would be of one.)"""
         parts: list[bytes] = []
-        named, v5 = self._named, self._version == V5
-        for packet_id, (topic, payload, qos, retain, properties, *_) in messages:
-            name = named.get(topic) or self._name(topic)
-            tail = (properties or b"\0") if v5 else b""
-            size = len(name) + (2 if qos else 0) + len(tail) + len(payload)
-            first = PUBLISH | qos << 1 | retain | (dup and qos > 0) << 3
-            head = bytes((first, size)) if size < 128 else bytes((first,)) + encode_varint(size)
-            parts += (head, name, pack_u16(packet_id), tail, payload) if qos else (head, name, tail, payload)
+        known, ids = self._packets, self._ids
+        for packet_id, (form, payload, _) in messages:
+            packets = known.get(form)
+            if packets is None:
+                packets = self._packets_of(form)
+            size = len(payload)
+            head = packets.heads.get(size)
+            if head is None:
+                head = self._head(form, packets, size)
+            if not form.qos:
+                parts += (head, packets.tail, payload)
+                continue
+            if packet_id >= len(ids):
+                self._add_ids(packet_id)
+            if dup:
+                head = bytes((head[0] | DUP,)) + head[1:]
+            parts += (head, ids[packet_id], packets.tail, payload)
         return b"".join(parts)
 
-    def _name(self, topic: bytes) -> bytes:
-        if len(self._named) >= NAMES_MAX:
-            self._named.clear()
-        name = self._named[topic] = pack_u16(len(topic)) + topic
-        return name
+    def _packets_of(self, form: Form) -> _Packets:
+        packets = _Packets((form.properties or b"\0") if self._version == V5 else b"")
+        if form.is_usual:
+            if len(self._packets) >= FORMS_MAX:
+                self._packets.clear()
+            self._packets[form] = packets
+        return packets
+
+    def _head(self, form: Form, packets: _Packets, payload_bytes: int) -> bytes:
+        """Fixed header and topic name."""
+        size = 2 + len(form.topic) + (2 if form.qos else 0) + len(packets.tail) + payload_bytes
+        if len(packets.heads) >= HEADS_MAX:
+            packets.heads.clear()
+        first = PUBLISH | form.qos << 1 | form.retain
+        head = packets.heads[payload_bytes] = (
+            bytes((first,)) + encode_varint(size) + pack_u16(len(form.topic)) + form.topic
+        )
+        return head
+
+    def _add_ids(self, upto: int) -> None:
+        """Each a power of two at a time: few are under way at most brokers."""
+        ids = self._ids
+        ids += [pack_u16(number) for number in range(len(ids), min(IDS_MAX, 2 << upto.bit_length()))]
 
     # -- to a lexicast
 
     def _gather(self, message: Sent, parts: list[bytes], now_s: float, now_us: int) -> None:
-        topic, properties = message[1].topic, message[1].properties
+        topic, properties = message[1].form.topic, message[1].form.properties
         key, size = (topic, properties), MESSAGE_HEAD_BYTES + len(message[1].payload)
         waiting = self._waiting.get(key)
         if waiting is not None and self._waiting_bytes[key] + size > self._content_bytes_max(key):
@@ -146,7 +190,7 @@ class LinkEncoder:
 
     def _alone(self, session: Session, sent: Sent, now_us: int, dup: bool) -> bytes:
         packet_id, message = sent
-        outgoing = session.outgoing(message.topic, message.payload, now_us)
+        outgoing = session.outgoing(message.form.topic, message.payload, now_us)
         return _bound(outgoing) + self._plainly([(packet_id, message._replace(payload=outgoing.payload))], dup)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from lexicast.cluster.bridges.definitions import BridgedTopic, start_of
 from lexicast.cluster.bridges.echoes import Echoes
@@ -20,7 +20,6 @@ from lexicast.cluster.errors import DictionaryError, LexicastError
 from lexicast.cluster.points_in_time import parse_since
 
 from ..client.client import Client
-from ..client.messages import Message
 from ..client.subscription import Subscription
 from ..mqtt.codec import encode_acks
 from ..mqtt.codec.packets import (
@@ -41,6 +40,7 @@ from ..mqtt.codec.packets import (
 )
 from .counters import BridgeCounters
 from .dealt_positions import DealtPositions, Place
+from .dealt_records import DealtRecords
 from .handshake import RemoteTerms
 from .link_encoder import LinkEncoder
 from .outbound_forms import OutboundForms
@@ -64,10 +64,6 @@ LASTING: Final = frozenset(
         QOS_NOT_SUPPORTED,
     )
 )
-
-
-# Where it is from, and what it is.
-Dealt: TypeAlias = tuple[Place, Message]
 
 
 class OutgoingTopics:
@@ -184,24 +180,15 @@ class OutgoingTopics:
     async def _pump(self, number: int) -> None:
         feed = self._feeds[number]
         while True:
+            records = DealtRecords(number)
             try:
-                messages = await self._at_hand(feed)
+                await feed.take_records(records, PART)
             except LexicastError as error:
                 self._tell_unread(error)
                 if not isinstance(error, DictionaryError):  # the cluster is not all there, or the share is refused
                     await asyncio.sleep(READ_AGAIN_S)
                 continue
-            await self._send(number, self._fresh(number, messages))
-
-    async def _at_hand(self, feed: BridgeFeed) -> list[Message]:
-        """What has been dealt, one message at least: what is dealt at a time is many blocks of few. Raises
-        LexicastError."""
-        messages = await feed.take()
-        try:
-            await feed.add_at_hand(messages, PART)
-        except LexicastError as error:
-            self._tell_unread(error)
-        return messages
+            await self._send(self._fresh(records))
 
     def _tell_unread(self, error: LexicastError) -> None:
         if isinstance(error, DictionaryError):
@@ -210,19 +197,19 @@ class OutgoingTopics:
         else:
             self._counters.error(f"nothing can be read here: {error}")
 
-    def _fresh(self, number: int, messages: list[Message]) -> list[Dealt]:
+    def _fresh(self, records: DealtRecords) -> DealtRecords:
         """What is to be sent. What was done lately is told so again, the rest is under way."""
-        places = [(number, each.position[0], each.position[2]) for each in messages]
+        places = records.places
         fresh = self._dealt.take(places)
         if all(fresh):
-            return list(zip(places, messages, strict=True))
+            return records
         again = [place for place, is_fresh in zip(places, fresh, strict=True) if not is_fresh]
-        self._feeds[number].settle_places([place for place in again if self._dealt.is_done(place)])
-        return [(place, each) for place, each, is_fresh in zip(places, messages, fresh, strict=True) if is_fresh]
+        self._feeds[records.number].settle_places([place for place in again if self._dealt.is_done(place)])
+        return records.those(fresh)
 
-    async def _send(self, number: int, messages: list[Dealt]) -> None:
+    async def _send(self, records: DealtRecords) -> None:
         at = 0
-        while at < len(messages):
+        while at < len(records):
             await self._open.wait()
             if not self._open.is_set():  # others were there first, or something was refused
                 continue
@@ -232,13 +219,13 @@ class OutgoingTopics:
                     await link.wait_writable()
                 await asyncio.sleep(0)
                 continue
-            some = messages[at : at + min(PART, self.sent.room)]
-            at += len(some)
-            found = [(place, self._forms.outbound(place, message)) for place, message in some]
-            sent = self.sent.add([outbound for _, outbound in found if outbound is not None])
+            end = min(at + PART, at + self.sent.room, len(records))
+            outbound, passed = self._forms.outbound(records, at, end)
+            at = end
+            sent = self.sent.add(outbound)
             self._write(sent)
-            self._settle([place for place, outbound in found if outbound is None], counts=False)
-            self._settle([outbound.place for packet_id, outbound in sent if packet_id == 0])
+            self._settle(passed, counts=False)
+            self._settle([message.place for packet_id, message in sent if packet_id == 0])
             self._look_for_room()
 
     def _write(self, part: Sequence[Sent], dup: bool = False) -> None:
@@ -248,8 +235,9 @@ class OutgoingTopics:
         now_s = asyncio.get_running_loop().time()
         if self._echoing and not dup:  # else it is counted already, and one too many would take another's
             for _, message in part:
-                if self._comes_back.mapped(message.topic) is not None:
-                    self._echoes.published(message.topic, message.payload, now_s)
+                topic = message.form.topic
+                if self._comes_back.mapped(topic) is not None:
+                    self._echoes.published(topic, message.payload, now_s)
         link.send(encoder.encode(part, now_s, time.time_ns() // 1_000, dup))
         if encoder.due_s is not None and self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_later(max(0.0, encoder.due_s - now_s), self._flush)
@@ -288,7 +276,7 @@ class OutgoingTopics:
     def _refusal(self, packet_id: int, reason_code: int) -> None:
         refused = self.sent.acknowledged([packet_id])
         for message in refused:
-            topic = message.topic.decode(errors="replace")
+            topic = message.form.topic.decode(errors="replace")
             self._counters.error(f"the other broker refuses {topic!r}: 0x{reason_code:02x}")
         if reason_code in LASTING:
             self._counters.refused_out += len(refused)
@@ -322,11 +310,12 @@ class OutgoingTopics:
 
     def _settle(self, places: list[Place], counts: bool = True) -> None:
         """They are done: the share is told."""
-        by_topic: dict[int, list[Place]] = {}
-        for place in places:
-            by_topic.setdefault(place[0], []).append(place)
+        if not places:
+            return
         self._dealt.done(places)
-        for number, mine in by_topic.items():
-            self._feeds[number].settle_places(mine)
+        for number, feed in enumerate(self._feeds):
+            mine = places if len(self._feeds) == 1 else [place for place in places if place[0] == number]
+            if mine:
+                feed.settle_places(mine)
         if counts:
             self._counters.sent += len(places)

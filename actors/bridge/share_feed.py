@@ -8,11 +8,13 @@ from typing import Final
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.bridges.hops import SHARE_PREFIX
+from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.points_in_time import WireSince
 
 from ..client.group_feed import GroupHost, SettledFeed
 from ..client.messages import Message
 from .dealt_positions import Place, ranges
+from .dealt_records import DealtRecords
 
 # Dealt and not done, at most: more than any window of the other side, less than a share has open.
 WINDOW: Final = 8_192
@@ -59,6 +61,30 @@ class BridgeFeed(SettledFeed):
         """What is in hand is dealt anew."""
         super().link_lost()
         self._settled = []
+
+    async def take_records(self, records: DealtRecords, most: int) -> None:
+        """Add what has been dealt, one record at least, and what else is at hand until there are `most`. Raises as
+        `take`, where nothing was added."""
+        self._host.check_loop()
+        while not len(records):
+            await self._ready()
+            while self._buffer and self._error is None and len(records) < most and self._room.left_bytes > 0:
+                piece = self._buffer[0]
+                if piece.start == piece.block.first and records.add_block(piece.block):
+                    self._drop_first(piece)
+                else:
+                    records.add_messages(await self._at_hand(len(records) > 0))
+
+    async def _at_hand(self, keeps_error: bool) -> list[Message]:
+        """The messages of one block; where it cannot be read that is raised now, or `keeps_error` by the next
+        `_ready`."""
+        try:
+            return await self._decode()
+        except LexicastError as error:
+            if not keeps_error:
+                raise
+            self._error = error
+            return []
 
     async def _decode(self) -> list[Message]:
         block = self._buffer[0].block

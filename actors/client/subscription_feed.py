@@ -214,19 +214,23 @@ class SubscriptionFeed:
             self._turn = 0
             await asyncio.sleep(0)
         while True:
-            self.finish()
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
-            if self._closed or (self._ended and not self._buffer):
-                raise StopAsyncIteration
-            low = self._stream == 0 and not self._ended and self._buffered < self._buffer_bytes // 2
-            if low or not self._buffer:
-                await self._fill()
-            self._room = self._host.decoder.room()
+            await self._ready()
             if self._buffer and (messages := await self._decode()):
                 self._turn += len(messages)
                 return messages
+
+    async def _ready(self) -> None:
+        """What was taken has been given; wait for more, unless there is some. Raises what ends it."""
+        self.finish()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self._closed or (self._ended and not self._buffer):
+            raise StopAsyncIteration
+        low = self._stream == 0 and not self._ended and self._buffered < self._buffer_bytes // 2
+        if low or not self._buffer:
+            await self._fill()
+        self._room = self._host.decoder.room()
 
     async def add_at_hand(self, messages: list[Message], most: int) -> None:
         """Add to `messages` what is in the buffer, until there are `most`, which are given then; what lies behind them

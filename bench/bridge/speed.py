@@ -3,12 +3,13 @@ of the broker that has the bridge or into it.
 
 Both pairs run all the while and take turns. The same generator publishes here and counts there: a thousand topics in
 turn, a bounded number of messages under way in all. lexicast stores every message before it acknowledges or passes it
-on; Mosquitto does not store.
+on; Mosquitto does not store. The samples of the report have what a message costs each process, in microseconds of CPU.
 """
 
 from __future__ import annotations
 
 import select
+import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -82,16 +83,31 @@ def _measure(report: DriverReport, progress: reports.Steps, folder: Path, stack:
     for pair in opened.values():
         stack.callback(pair.close)
         pair.run(options.warm_s, WINDOW)
+    others = {name: each.target for name, each in zip(pairs, far, strict=True)}
     rates: dict[str, list[float | None]] = {name: [] for name in pairs}
+    cpu_s: dict[str, dict[str, float]] = {name: {} for name in pairs}
+    messages = dict.fromkeys(pairs, 0)
     lost = 0
     for number in range(options.rounds):
         for name in list(pairs)[:: 1 if number % 2 else -1]:
             progress.step(f"{direction}, round {number + 1}: {name}")
+            before = _cpu_by_process(pairs[name][0], others[name])
             result = opened[name].run(options.seconds, WINDOW)
+            for role, until_s in _cpu_by_process(pairs[name][0], others[name]).items():
+                cpu_s[name][role] = cpu_s[name].get(role, 0.0) + until_s - before[role]
+            messages[name] += result.sent
             rates[name].append(result.deliveries_per_s)
             lost += result.lost if name == "lexicast" else 0
     _tell(report, direction, rates, lost)
-    report.samples[f"cpu_s_{direction}"] = {name: here.cpu_by_role() for name, (here, _) in pairs.items()}
+    report.samples[f"cpu_us_a_message_{direction}"] = {
+        name: {role: round(1e6 * each / max(1, messages[name]), 2) for role, each in roles.items() if each}
+        for name, roles in cpu_s.items()
+    }
+
+
+def _cpu_by_process(here: Target, there: Target) -> dict[str, float]:
+    """Seconds so far: of whoever has the bridge by role, of the other broker ("far"), of the generator."""
+    return {**here.cpu_by_role(), "far": there.cpu_s(), "generator": time.process_time()}
 
 
 def _tell(report: DriverReport, direction: str, rates: dict[str, list[float | None]], lost: int) -> None:

@@ -37,7 +37,6 @@ class TopicMap:
         self._sides = sides
         self._filters = [side.filter.encode() for side in sides]
         self._known: dict[bytes, str | None] = {}
-        self._encoded: dict[str, bytes] = {}
         self._topics_max = topics_max
 
     def mapped(self, topic: bytes) -> str | None:
@@ -52,16 +51,6 @@ class TopicMap:
                 found = side.mapped(topic.decode())
                 break
         self._known[topic] = found
-        return found
-
-    def encoded(self, topic: str) -> bytes:
-        """The name on the other side of a topic that matches, as bytes; empty where it has none there."""
-        found = self._encoded.get(topic)
-        if found is None:
-            if len(self._encoded) >= self._topics_max:
-                self._encoded.clear()
-            name = self.mapped(topic.encode())
-            found = self._encoded[topic] = b"" if name is None else name.encode()
         return found
 
 

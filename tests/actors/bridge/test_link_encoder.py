@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.actors.bridge.link_encoder import LinkEncoder, Session
-from lexicast.actors.bridge.sent_publications import Outbound
+from lexicast.actors.bridge.sent_publications import Form, Outbound
 from lexicast.actors.mqtt.codec import PacketReader, write_properties
 from lexicast.actors.mqtt.codec.packets import V5, V311
 from lexicast.cluster.properties import USER_PROPERTY
@@ -38,13 +38,15 @@ def test_packets_are_what_went_in(version: int, given_: list[tuple[bytes, bytes,
     sent = []
     for number, (topic, payload, qos, retain, via) in enumerate(given_):
         properties = write_properties({USER_PROPERTY: VIA}) if via else b""
-        sent.append((number + 1 if qos else 0, Outbound(topic, payload, qos, retain, properties, True, (0, 0, number))))
+        sent.append(
+            (number + 1 if qos else 0, Outbound(Form(topic, qos, retain, properties, True), payload, (0, 0, number)))
+        )
     reader = PacketReader(1 << 20, version=version)
     encoder = LinkEncoder(version, None, False, 0, 0.0)
     found = list(flat(list(reader.feed(encoder.encode(sent, 0.0, 0, dup)))))
     assert reader.error is None
     assert [(m.topic.encode(), m.payload, m.qos, m.retain, m.packet_id) for m in found] == [
-        (m.topic, m.payload, m.qos, m.retain, packet_id) for packet_id, m in sent
+        (m.form.topic, m.payload, m.form.qos, m.form.retain, packet_id) for packet_id, m in sent
     ]
     assert [m.dup for m in found] == [dup and m.qos > 0 for m in found]
     told = [m.properties.get(USER_PROPERTY) for m in found]
@@ -71,7 +73,7 @@ def contents(data: bytes) -> list[tuple[str, list[int]]]:
 
 
 def message(number: int, topic: bytes = b"a", plain: bool = True, properties: bytes = b"") -> tuple[int, Outbound]:
-    return number, Outbound(topic, b"%d" % number, 1, False, properties, plain, (0, 0, number))
+    return number, Outbound(Form(topic, 1, False, properties, plain), b"%d" % number, (0, 0, number))
 
 
 def test_what_is_at_hand_of_a_topic_is_one_batch_and_keeps_its_order() -> None:
@@ -106,7 +108,9 @@ def test_no_packet_is_larger_than_the_other_side_takes(sizes: list[int]) -> None
     sent = [
         (
             number + 1,
-            Outbound(b"a", random.randbytes(size), 1, False, write_properties({USER_PROPERTY: VIA}), True, (0, 0, 0)),
+            Outbound(
+                Form(b"a", 1, False, write_properties({USER_PROPERTY: VIA}), True), random.randbytes(size), (0, 0, 0)
+            ),
         )
         for number, size in enumerate(sizes)
     ]

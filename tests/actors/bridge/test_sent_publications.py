@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.actors.bridge.dealt_positions import DealtPositions, ranges
-from lexicast.actors.bridge.sent_publications import Outbound, SentPublications
+from lexicast.actors.bridge.sent_publications import Form, Outbound, SentPublications
+
+FORMS = [Form(b"a", qos, False, b"", True) for qos in range(3)]
 
 
 def message(number: int, qos: int = 1) -> Outbound:
-    return Outbound(b"a", b"%d" % number, qos, False, b"", True, (0, 0, number))
+    return Outbound(FORMS[qos], b"%d" % number, (0, 0, number))
 
 
 @given(
@@ -28,7 +30,7 @@ def test_all_is_done_once_in_the_end(limit: int, events: list[tuple[str, int, in
         if published and at % 2 == 0:
             packet_id = list(published)[at % len(published)]
             found = published.pop(packet_id)
-            if found.qos == 1:
+            if found.form.qos == 1:
                 done.extend(sent.acknowledged([packet_id]))
             else:
                 sent.taken([packet_id])

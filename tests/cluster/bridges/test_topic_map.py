@@ -58,7 +58,6 @@ def test_what_would_be_called_by_nothing_or_belongs_to_that_broker_alone_has_no_
     topics = TopicMap([side])
     assert matches(side.filter.encode(), topic.encode())
     assert topics.mapped(topic.encode()) is None
-    assert topics.encoded(topic) == b""
 
 
 def test_what_would_be_too_long_there_has_no_name() -> None:
