@@ -51,10 +51,13 @@ def test_a_terminal_gets_escapes_and_a_pipe_the_bytes(
     said = message(f"t{TITLE}/b\nforged 1:1:1", ATTACK)
     master, slave = os.openpty()
     tty.setraw(slave)
-    with os.fdopen(slave, "w") as terminal, os.fdopen(master, "rb", buffering=0) as end:
-        monkeypatch.setattr(sys, "stdout", terminal)
-        asyncio.run(print_messages(_all(said), None, as_json, verbose))
-        got = end.read(100_000).decode()
+    try:
+        with os.fdopen(slave, "w") as terminal:
+            monkeypatch.setattr(sys, "stdout", terminal)
+            asyncio.run(print_messages(_all(said), None, as_json, verbose))
+            got = os.read(master, 100_000).decode()
+    finally:
+        os.close(master)
     assert got.endswith("\n")
     assert got[:-1].isprintable()
     if as_json:
