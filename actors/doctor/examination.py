@@ -262,7 +262,7 @@ class Examination:
         except ConfigError as error:
             yield from security_findings(error)
             return
-        yield from security_findings(read.warnings)
+        yield from security_findings([each for each in read.warnings if each not in read.rights])  # see `rights`
         if read.contents.passwords is not None:
             yield from password_findings(read.contents.passwords)
 

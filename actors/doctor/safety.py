@@ -46,7 +46,8 @@ def certificate_findings(looked: TlsFiles | str | None, now: datetime) -> Iterat
         so = f"tls.crl was to be renewed by {day(looked.crl_until)}: no client certificate is taken"
         yield Finding("certificates", PROBLEM, so, "renew it")
     for warning in looked.warnings:
-        yield Finding("certificates", WARNING, warning, "see docs/security.md")
+        if warning not in looked.rights:  # `rights_findings` tells of those
+            yield Finding("certificates", WARNING, warning, "see docs/security.md")
 
 
 def password_findings(passwords: Mapping[str, str]) -> Iterator[Finding]:

@@ -26,11 +26,13 @@ class UnreadableError(ConfigError):
 
 
 class SecurityOnDisk(NamedTuple):
-    """What was read (of version 0: not given to a cluster yet), and what should not be so, in words."""
+    """What was read (of version 0: not given to a cluster yet), and what should not be so, in words; `rights`
+    among that: who else can read what."""
 
     files: SecurityFiles
     contents: SecurityContents
     warnings: tuple[str, ...]
+    rights: tuple[str, ...]
 
 
 def with_whole_security_paths(config: Config) -> Config:
@@ -45,17 +47,17 @@ def with_whole_security_paths(config: Config) -> Config:
 def read_security(paths: Mapping[str, str], algorithms: Sequence[str] = ()) -> SecurityOnDisk:
     """Read the files, by the fields of SecurityFiles. `algorithms`: those of tokens that are taken; none: that is not
     known. Raises UnreadableError, ConfigError: what is wrong in which line."""
-    found, warnings = {}, []
+    found, rights = {}, list[str]()
     for kind, path in paths.items():
         found[kind], said = _read(kind, path)
-        warnings += said
-    files = SecurityFiles(0, **found)
+        rights += said
+    files, warnings = SecurityFiles(0, **found), list(rights)
     try:
         read = contents(files)
         if algorithms and read.token_keys is not None:
             idle = check_fit(read.token_keys, algorithms)
             warnings += [f"{KNOBS['token_keys']} = '{paths['token_keys']}': {each}" for each in idle]
-        return SecurityOnDisk(files, read, tuple(warnings))
+        return SecurityOnDisk(files, read, tuple(warnings), tuple(rights))
     except ConfigError as error:
         raise ConfigError(_with_paths(str(error), paths)) from None
 

@@ -30,12 +30,14 @@ _ENCRYPTED: Final = (b"ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
     """What the files say. `until`: the certificate's last second; `crl_until`: when the lists are to be renewed, if
-    there are any; `revoked`: issuers (DER) and serial numbers in them; `warnings`: what should not be so."""
+    there are any; `revoked`: issuers (DER) and serial numbers in them; `warnings`: what should not be so, `rights`
+    among them: who else can read what."""
 
     until: datetime
     crl_until: datetime | None
     revoked: frozenset[tuple[bytes, int]]
     warnings: tuple[str, ...]
+    rights: tuple[str, ...] = ()
 
     def overdue(self, now: datetime) -> list[str]:
         """What has expired, or will soon, in words."""
@@ -69,8 +71,9 @@ def _look(config: TlsConfig) -> TlsFiles:
         authorities = _certificates(config.client_ca, "tls.client_ca")
         if config.crl:
             crl_until, revoked = _revoked(config.crl, authorities)
-    warnings = [*_readable_by_others(config.key), *_nameless(certificates[0])]
-    return TlsFiles(certificates[0].not_valid_after_utc, crl_until, revoked, tuple(warnings))
+    rights = tuple(_readable_by_others(config.key))
+    warnings = (*rights, *_nameless(certificates[0]))
+    return TlsFiles(certificates[0].not_valid_after_utc, crl_until, revoked, warnings, rights)
 
 
 def check_before_start(config: TlsConfig, now: datetime) -> TlsFiles:

@@ -110,6 +110,22 @@ def test_certificates_keys_and_password_files(tmp_path: Path) -> None:
     assert [each["state"] for each in found["ports"]] == [OK, OK]
 
 
+def test_a_secret_that_others_can_read_is_named_once(tmp_path: Path) -> None:
+    made = DevelopmentAuthority(tmp_path / "ca").create()
+    made.issue_server(["localhost"])
+    passwords, key = tmp_path / "passwords", made.path("server", "key")
+    passwords.write_text("")
+    for secret in (passwords, key):
+        secret.chmod(0o644)
+    knobs = [f"mqtt.port={free_port()}", f"mqtt.tls_port={free_port()}", f"security.password_file={passwords}"]
+    knobs += [f"tls.certificate={made.path('server', 'crt')}", f"tls.key={key}"]
+    settings = [word for knob in knobs for word in ("--set", knob)]
+    found = findings(doctor("--json", "--data-dir", str(tmp_path), *settings))
+    assert sorted(each["is_so"].split()[-1] for each in found["rights"]) == sorted([str(passwords), str(key)])
+    for check in ("security", "certificates"):
+        assert [each for each in found[check] if "can be read by" in each["is_so"]] == []
+
+
 def test_what_up_would_not_start_with(tmp_path: Path) -> None:
     made = DevelopmentAuthority(tmp_path / "ca").create()
     made.issue_server(["localhost"])
