@@ -179,7 +179,8 @@ def unpack_meta(data: bytes) -> Meta:
         # Here alone: what is empty leaves no trace in the meta, whatever it was.
         lists = type(producers) is tuple and type(marks) is tuple
         good = lists and _good_columns(meta) and _good_runs(meta, distinct)
-    except (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException) as error:
+    # RecursionError: properties within each other, a thousand deep, are compared.
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, msgpack.UnpackException) as error:
         raise PeerError(f"a block's meta cannot be read: {error}") from None
     if not good:
         raise PeerError("a block's meta cannot be read: a field is of a wrong type or out of range")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lexicast.cluster.blocks import RAW, Block
+from lexicast.cluster.blocks import RAW, RETAIN, Block
 from lexicast.cluster.errors import PeerError
 
 from ..client.messages import Message
@@ -17,7 +17,7 @@ from .dealt_positions import Place
 
 class DealtRecords:
     """Publications of one of the bridge's topics (`number`), in order. A column each: `places`, where they are from;
-    `topics`, `flags` (see `cluster.blocks`) and `payloads` of those that stand in a block; `messages`, the others."""
+    `topics`, `flags` (see `cluster.blocks`), `payloads`; `messages`: of those that did not go in as a block's."""
 
     __slots__ = ("flags", "messages", "number", "payloads", "places", "topics")
 
@@ -60,8 +60,8 @@ class DealtRecords:
         """These."""
         number = self.number
         self.places += [(number, each.position[0], each.position[2]) for each in messages]
-        self.topics += [b""] * len(messages)
-        self.flags += [0] * len(messages)
+        self.topics += [each.topic.encode() for each in messages]
+        self.flags += [each.qos | (RETAIN if each.retain else 0) for each in messages]
         self.payloads += [each.payload for each in messages]
         self.messages += messages
 

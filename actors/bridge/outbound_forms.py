@@ -46,8 +46,8 @@ class OutboundForms:
         self._terms: RemoteTerms | None = None
         self._version = V5
         self._remote_id = ""
-        # No payload up to here is too large.
-        self._payload_bytes_surely = 0
+        # No payload up to here is too large; -1: an empty one may be, by its topic and properties.
+        self._payload_bytes_surely = -1
         # The user properties of what was published here.
         self._first: UserProperties = ()
         self._known: dict[UserProperties, bytes] = {}
@@ -59,7 +59,7 @@ class OutboundForms:
         self._terms, self._version, self._remote_id = terms, version, remote_id
         self._first = onward((), self._own_id, remote_id) or ()
         # Where the other broker takes packets of any length none is too large.
-        self._payload_bytes_surely = 0 if terms.packet_bytes_max else PAYLOAD_BYTES_MAX
+        self._payload_bytes_surely = -1 if terms.packet_bytes_max else PAYLOAD_BYTES_MAX
         self._known.clear()
         self._forms.clear()
 
@@ -76,7 +76,7 @@ class OutboundForms:
         for index in range(at, end):
             message, payload = messages[index], payloads[index]
             form: Form | None
-            if message is None:
+            if message is None or (message.properties is None and not isinstance(message, ExpiringMessage)):
                 topic, its_flags = topics[index], flags[index]
                 if its_flags != known_flags:
                     known_flags = its_flags
@@ -87,8 +87,6 @@ class OutboundForms:
                     if len(forms) >= FORMS_MAX:
                         forms.clear()
                     forms[topic] = form
-            elif message.properties is None and not isinstance(message, ExpiringMessage):
-                form = self._usual_form(number, message.topic.encode(), message.qos | (RETAIN if message.retain else 0))
             else:
                 form = self._own_form(number, message)
             if form is not None and form.topic and (len(payload) <= most or not self._too_large(form, payload)):
@@ -96,8 +94,7 @@ class OutboundForms:
                 continue
             passed.append(places[index])
             if form is not None:
-                name = topics[index].decode(errors="replace") if message is None else message.topic
-                self._tell_refused(form, name, payload)
+                self._tell_refused(form, topics[index].decode(errors="replace"), payload)
         return found, passed
 
     def _tell_refused(self, form: Form, name: str, payload: bytes) -> None:

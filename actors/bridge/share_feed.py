@@ -66,6 +66,7 @@ class BridgeFeed(SettledFeed):
         """Add what has been dealt, one record at least, and what else is at hand until there are `most`. Raises as
         `take`, where nothing was added."""
         self._host.check_loop()
+        await self._give_way()
         while not len(records):
             await self._ready()
             while self._buffer and self._error is None and len(records) < most and self._room.left_bytes > 0:
@@ -74,6 +75,7 @@ class BridgeFeed(SettledFeed):
                     self._drop_first(piece)
                 else:
                     records.add_messages(await self._at_hand(len(records) > 0))
+        self._turn += len(records)
 
     async def _at_hand(self, keeps_error: bool) -> list[Message]:
         """The messages of one block; where it cannot be read that is raised now, or `keeps_error` by the next

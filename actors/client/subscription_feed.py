@@ -210,14 +210,18 @@ class SubscriptionFeed:
         if self._rest:
             rest, self._rest = self._rest, []
             return rest
-        if self._turn >= TURN_MESSAGES:
-            self._turn = 0
-            await asyncio.sleep(0)
+        await self._give_way()
         while True:
             await self._ready()
             if self._buffer and (messages := await self._decode()):
                 self._turn += len(messages)
                 return messages
+
+    async def _give_way(self) -> None:
+        """After TURN_MESSAGES, to whatever else there is to do."""
+        if self._turn >= TURN_MESSAGES:
+            self._turn = 0
+            await asyncio.sleep(0)
 
     async def _ready(self) -> None:
         """What was taken has been given; wait for more, unless there is some. Raises what ends it."""

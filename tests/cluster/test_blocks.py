@@ -406,6 +406,15 @@ def test_what_equals_properties_does_not_stay_in_a_run(at: int, bad: Any) -> Non
         assert {type(each) for pair in found for each in pair} == {int}
 
 
+@pytest.mark.parametrize("depth", [10, 500, 900, 1_000, 1_010])
+def test_what_is_within_itself_so_often_that_it_cannot_be_compared_is_no_meta(depth: int) -> None:
+    # msgpack unpacks up to 1,023 levels; it packs fewer
+    run = [bytes((0, 0, 0, 0, 0)), b"\x81\x26", b"\x91" * depth, b"\x00", b"\xff\x01"]
+    data = b"\x96\x91\xc4\x01a\xdc\x00\x10" + b"".join(2 * run) + b"\x90" * 4
+    with pytest.raises(PeerError):
+        unpack_meta(data)
+
+
 @pytest.mark.parametrize("at", [0, 1, 20, 39])
 @pytest.mark.parametrize(
     ("field", "bad"), [(0, -1), (1, 2), (2, 8), (3, 2), (4, -1), (5, 7), (6, 0), (7, 0), (0, b"0"), (7, 1.5), (1, None)]

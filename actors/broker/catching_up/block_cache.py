@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
+from typing import Final
 
 from lexicast.cluster.blocks import Block
+
+# So many of a group are looked at for one that is dealt: live, it is the last one or one of a few before it; of a share
+# that is behind it is most likely none of these.
+SAME_OF: Final = 32
 
 
 class BlockCache:
@@ -49,8 +55,8 @@ class BlockCache:
         return self._complete_to.get(group, 0)
 
     def same(self, block: Block) -> Block:
-        """The block that is here already and says the same, whose columns are unpacked; else `block`."""
-        for each in reversed(self._blocks.get(block.group, ())):
+        """The block that came lately and says the same, whose columns are unpacked; else `block`."""
+        for each in islice(reversed(self._blocks.get(block.group, ())), SAME_OF):
             if each.first == block.first:
                 return each if each.to_wire() == block.to_wire() else block
             if each.last < block.first:

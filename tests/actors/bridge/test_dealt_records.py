@@ -54,7 +54,8 @@ def test_a_block_is_the_messages_that_a_client_makes_of_it(given_: list[tuple[in
     told.add_messages(messages)
     assert records.places == told.places == [(4, 3, each.position.offset) for each in messages]
     assert records.payloads == told.payloads == [each.payload for each in messages]
-    assert records.topics == [each.topic.encode() for each in messages]
+    assert records.topics == told.topics == [each.topic.encode() for each in messages]
+    assert records.flags == told.flags
     assert [(flags & QOS_MASK, flags & RETAIN > 0) for flags in records.flags] == [(m.qos, m.retain) for m in messages]
     assert records.messages == [None] * len(messages)
     assert told.messages == messages

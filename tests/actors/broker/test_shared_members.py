@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from lexicast.actors.broker.catching_up.block_cache import BlockCache
+from lexicast.actors.broker.catching_up.block_cache import SAME_OF, BlockCache
 from lexicast.actors.broker.coordinators import Coordinators
 from lexicast.actors.broker.encoding import BlockView
 from lexicast.actors.broker.pipelines.pipeline import Pipeline
@@ -207,6 +207,15 @@ def test_what_was_delivered_live_is_that_block_and_not_unpacked_again() -> None:
         found = dealt(other)
         assert found is not live
         assert found.to_wire() == other.to_wire()
+
+
+def test_no_more_than_a_few_blocks_are_looked_at_for_one_that_is_dealt() -> None:
+    cache = BlockCache(1 << 24)
+    blocks = [replace(block(2), first=2 * number, last=2 * number + 1) for number in range(100)]
+    for each in blocks:
+        cache.add(each, 0)
+    found = [cache.same(Block.from_wire(each.to_wire())) is each for each in blocks]
+    assert found == [False] * (100 - SAME_OF) + [True] * SAME_OF
 
 
 @pytest.mark.parametrize(
