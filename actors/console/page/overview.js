@@ -4,25 +4,36 @@ import { lines } from "./charts.js";
 import { clock, count, h, show, size, span, table } from "./dom.js";
 import { repeat } from "./repeat.js";
 
+// As long as it may take until brokers are asked that are there.
+const LATE_MS = 4000;
+
 export function open(place, { failed }) {
   const now = h("section", {});
   const hour = h("section", {});
   const stale = h("p", { class: "bad", role: "alert", hidden: true });
   place.append(stale, now, hour);
   let asOf = 0;
+  let ended = false;
+  // What is on the page must not pass for how it is now.
+  const old = (why) => {
+    if (ended) return;
+    stale.textContent = asOf ? `All below is as it was at ${clock(asOf)}. ${why}` : why;
+    stale.hidden = false;
+  };
   const ends = [
     repeat(async () => {
       let status, events, lagging;
+      const slow = setTimeout(() => old(`The console has not answered for ${LATE_MS / 1000} s.`), LATE_MS);
       try {
         // Without brokers there is a status all the same, which tells of it.
         const behindOrNobody = get("lagging", { limit: 10 }).catch(() => ({ rows: [] }));
         const asked = [get("status"), get("events", { limit: 15 }), behindOrNobody];
         [status, events, lagging] = await Promise.all(asked);
       } catch (error) {
-        // What is on the page must not pass for how it is now.
-        stale.textContent = asOf ? `All below is as it was at ${clock(asOf)}. ${error.message}` : error.message;
-        stale.hidden = false;
+        old(error.message);
         throw error;
+      } finally {
+        clearTimeout(slow);
       }
       stale.hidden = true;
       asOf = status.time;
@@ -31,7 +42,10 @@ export function open(place, { failed }) {
     }, 2000, failed),
     repeat(async () => show(hour, past((await get("rates")).rows)), 10000, failed),
   ];
-  return () => ends.forEach((end) => end());
+  return () => {
+    ended = true;
+    ends.forEach((end) => end());
+  };
 }
 
 function parts(status, events, lagging) {

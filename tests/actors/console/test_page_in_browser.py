@@ -254,6 +254,18 @@ def test_what_is_old_does_not_pass_for_now(seen: Seen) -> None:
     seen.wrong.clear()
 
 
+def test_what_is_not_answered_does_not_pass_for_now(seen: Seen) -> None:
+    """A page whose console was asked and said nothing showed what had been."""
+    page, held = seen.page, list[Any]()
+    page.goto("/#overview")
+    page.wait_for_selector("table[aria-label=Processes]")
+    page.route("**/api/v1/status", lambda route: held.append(route))
+    page.wait_for_selector("text=/All below is as it was at .* has not answered for 4 s/")
+    held[0].continue_()
+    page.unroute("**/api/v1/status")
+    page.wait_for_selector("p[role=alert]", state="hidden")
+
+
 def test_who_leaves_the_view_of_sql_calls_the_question_off(seen: Seen) -> None:
     page = seen.page
 
