@@ -114,7 +114,8 @@ class BridgeServer:
         self._next_request = 0
         self._bit = BridgeBit(definition.tells_bridge and self._version != V5)
         self._started = False
-        # Whether the subscriptions were made with the bridge bit; None: not all are made.
+        # Whether the subscriptions were made with the bridge bit; None: not all are made, as far as is known: also of a
+        # session that the other broker may have begun while a connection was not answered.
         self._subscribed_with_bit: bool | None = None
         self._filters_refused: list[str] = []
         self._since_us = 0
@@ -204,6 +205,7 @@ class BridgeServer:
             connack: ConnAck = await self._answer(link, self._connack)
         except UnavailableError:
             self._bit.unanswered()
+            self._subscribed_with_bit = None
             raise
         if refuses_version(connack):
             self._bit.refused()
@@ -231,6 +233,7 @@ class BridgeServer:
         if not wanted or (goes_on and self._subscribed_with_bit == self._bit.tells):
             return
         self._filters_refused = []
+        self._subscribed_with_bit = None
         for filters in (wanted[at : at + 20] for at in range(0, len(wanted), 20)):
             suback = await self._answer(link, self._request(link, filters))
             if len(suback.reason_codes) != len(filters):

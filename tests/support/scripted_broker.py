@@ -31,6 +31,8 @@ class Scripted:
         self.connack: Callable[[Connect], ConnAck | None] = lambda _: ConnAck()
         self.on_publish: Callable[[Message], Any] = lambda m: PubAck(m.packet_id)
         self.connects: list[Connect] = []
+        # Of each SUBSCRIBE the number of its connection.
+        self.subscribes: list[int] = []
         self.published: list[Message] = []
         self.released: list[int] = []
         self.acknowledged: list[int] = []
@@ -67,6 +69,7 @@ class Scripted:
             if answer is not None:
                 self.send(answer)
         elif isinstance(packet, Subscribe):
+            self.subscribes.append(len(self.connects))
             self.send(SubAck(packet.packet_id, [self.suback] * len(packet.filters) * self.subacks))
         elif isinstance(packet, PubAck | PubRec):
             self.acknowledged.append(packet.packet_id)

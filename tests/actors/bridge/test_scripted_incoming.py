@@ -62,6 +62,31 @@ async def test_a_filter_that_it_does_not_let_in_is_told(here: tuple[Cluster, Bro
             assert server.status()["filters_refused"] == 1
 
 
+@pytest.mark.parametrize("lost", ["connack", "suback"])
+async def test_a_session_that_was_begun_anew_without_its_subscriptions_gets_them(
+    here: tuple[Cluster, BrokerServer], lost: str
+) -> None:
+    """The other broker had lost the session and begun another one, of which the bridge got no answer. From then on
+    nothing came in: it took the session for the one with its subscriptions."""
+    cluster, broker = here
+    topics, fields = "[{ filter = 'in/#', direction = 'in' }]", "protocol = '3.1.1'"
+    async with scripted() as there, bridge(cluster, broker, definition(there.port, topics, fields)) as server:
+        await eventually(lambda: server.status()["connected"])
+        answers = iter([None] if lost == "connack" else [ConnAck()])
+        there.connack = lambda _: next(answers, ConnAck(session_present=True))
+        there.subacks = int(lost == "connack")
+        there.cut()
+        await eventually(lambda: len(there.connects) == 2)
+        await eventually(lambda: lost == "connack" or 2 in there.subscribes)
+        there.subacks = 1
+        await eventually(lambda: len(there.connects) > 2 and server.status()["connected"])
+        assert there.subscribes[-1] == len(there.connects)
+        before = len(there.connects)
+        there.cut()
+        await eventually(lambda: len(there.connects) > before and server.status()["connected"])
+        assert there.subscribes[-1] < len(there.connects)
+
+
 async def test_a_suback_with_more_codes_than_filters_ends_the_connection_alone(
     here: tuple[Cluster, BrokerServer],
 ) -> None:
