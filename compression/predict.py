@@ -84,10 +84,10 @@ _SIZE_MAX: Final = 64 * 1024
 _FIELDS_SIZES: Final = (8 * 1024, 16 * 1024, 32 * 1024)
 _GROWTH_MAX: Final = 1
 
-CPU_US_A_MESSAGE: Final = 70.0
+CPU_US_A_MESSAGE: Final = 40.0
 CPU_US_AT_FIRST: Final = 12e6
-"""What making dictionaries may cost, about: 12 s and 70 us a message, which is 1% of a core in the first hour of a
-family of 100 messages a second, and less later. Where it is overdrawn a look waits."""
+"""What making dictionaries may cost, about: 12 s and 40 us a message, which is 0.7% of a core in the first hour of a
+family of 100 messages a second, and 0.4% later. Where it is overdrawn a look waits."""
 _TRYING_US: Final = 100_000.0
 _BYTE_US: Final = 0.5
 _FIELDS_BYTE_US: Final = 6.0
