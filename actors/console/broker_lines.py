@@ -92,11 +92,12 @@ class BrokerLines:
                     except LexicastError as error:
                         failures.append(f"{name}: {error}")
                         continue
-                    self._silent.update(asked.values())
+                    self._silent.update([name for task, name in asked.items() if not task.done()])
                     return answer
         finally:
             for task in asked:
-                task.cancel()
+                if not task.cancel():
+                    task.exception()  # it has come with the answer, and is not missed
         raise UnavailableError(f"no broker answers ({'; '.join(failures) or 'none serves'})")
 
     async def _link(self, member: Member) -> Link:

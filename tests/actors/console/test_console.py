@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import aiomqtt
@@ -14,9 +15,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lexicast.actors.broker.pipelines.entries import PublishBatch, SealedEntry
-from lexicast.actors.console import topic_requests
+from lexicast.actors.console import broker_lines, topic_requests
 from lexicast.actors.console.answers import LIMIT_MAX
-from lexicast.actors.console.broker_lines import ANSWER_TIMEOUT_S
+from lexicast.actors.console.broker_lines import ANSWER_TIMEOUT_S, BrokerLines
 from lexicast.actors.console.cluster_view import HEALTH_FRESH_S
 from lexicast.actors.console.metric_rows import METRICS
 from lexicast.actors.console.readiness import UNANSWERED_S
@@ -249,6 +250,25 @@ async def test_while_a_broker_hangs_another_one_answers(cluster: Cluster) -> Non
             await lines.ask_nearest("health")
         await lines.ask_nearest("health")
         assert hung.methods.count("health") == 1
+
+
+async def test_who_answers_as_soon_as_another_one_is_not_taken_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = BrokerLines("node-0", cast(Any, None))
+    lines.members = cast(Any, SimpleNamespace(brokers=dict.fromkeys(("a", "b", "c"), SimpleNamespace(node=""))))
+    at_once, asked = asyncio.Event(), list[str]()
+
+    async def ask(broker: str, method: str) -> str:
+        asked.append(broker)
+        if broker == "c":
+            at_once.set()
+        await (at_once.wait() if broker != "a" else asyncio.Event().wait())
+        return broker
+
+    monkeypatch.setattr(broker_lines, "NEXT_S", 0.01)
+    monkeypatch.setattr(lines, "ask", ask)
+    assert await lines.ask_nearest("health") in ("b", "c")
+    assert asked == ["a", "b", "c"]
+    assert lines._silent == {"a"}
 
 
 async def test_a_node_that_hears_nothing_of_a_leader_or_has_no_answers_is_not_ready(
