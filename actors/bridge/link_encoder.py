@@ -33,6 +33,9 @@ FORMS_MAX: Final = 10_000
 IDS_MAX: Final = 65_536
 # Lengths of payloads of one form.
 HEADS_MAX: Final = 64
+# What is remembered of all forms together, about; and of a head beside its topic. (Anybody may have topics of 64 KiB.)
+HEADS_BYTES_MAX: Final = 16 * 1024 * 1024
+HEAD_MEMORY_BYTES: Final = 150
 DUP: Final = 0x08
 
 # What is on its way in: the run that it came in, its packet id, and the number of the connection.
@@ -73,6 +76,7 @@ class LinkEncoder:
         self._waiting: OrderedDict[tuple[bytes, bytes], list[Sent]] = OrderedDict()
         self._waiting_bytes: dict[tuple[bytes, bytes], int] = {}
         self._packets: dict[Form, _Packets] = {}
+        self._heads_bytes = 0
         self._ids: list[bytes] = []
         # When what waits has to go; None: nothing waits.
         self.due_s: float | None = None
@@ -135,6 +139,11 @@ class LinkEncoder:
         size = 2 + len(form.topic) + (2 if form.qos else 0) + len(packets.tail) + payload_bytes
         if len(packets.heads) >= HEADS_MAX:
             packets.heads.clear()
+        if form.is_usual:
+            self._heads_bytes += HEAD_MEMORY_BYTES + len(form.topic)
+            if self._heads_bytes > HEADS_BYTES_MAX:
+                self._packets.clear()
+                self._heads_bytes = 0
         first = PUBLISH | form.qos << 1 | form.retain
         head = packets.heads[payload_bytes] = (
             bytes((first,)) + encode_varint(size) + pack_u16(len(form.topic)) + form.topic

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexicast.actors.bridge.link_encoder import LinkEncoder, Session
+from lexicast.actors.bridge.link_encoder import HEADS_BYTES_MAX, LinkEncoder, Session
 from lexicast.actors.bridge.sent_publications import Form, Outbound
 from lexicast.actors.mqtt.codec import PacketReader, write_properties
 from lexicast.actors.mqtt.codec.packets import V5, V311
@@ -57,6 +57,18 @@ def batching(batch_s: float) -> LinkEncoder:
     session: Session = ClientSession()
     session.connected(True, batches=True)
     return LinkEncoder(V5, session, True, 1_000, batch_s)
+
+
+def test_what_is_remembered_of_packets_is_bounded_however_long_their_topics_are() -> None:
+    encoder, most = LinkEncoder(V5, None, False, 0, 0.0), 0
+    for topic in range(12):
+        form = Form(b"%d/" % topic + b"x" * 60_000, 1, False, b"", True)
+        for size in range(40):
+            sent = encoder.encode([(1, Outbound(form, b"1" * size, (0, 0, 0)))], 0.0, 0)
+            assert len(sent) > 60_000 + size
+        heads = [head for packets in encoder._packets.values() for head in packets.heads.values()]
+        most = max(most, sum(map(len, heads)))
+    assert 40 * 60_000 < most <= HEADS_BYTES_MAX
 
 
 def contents(data: bytes) -> list[tuple[str, list[int]]]:
