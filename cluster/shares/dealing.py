@@ -41,6 +41,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from .choices import TopicChoices
 from .pieces import DealtMember, DealtPiece, MemberKey, Taken
 from .places import SharePlace
@@ -105,6 +107,7 @@ class _Part:
 
 
 # More than 25 methods: groups, members and records are one account.
+@mypyc_attr(allow_interpreted_subclasses=True)  # by the simulator's breaks
 class Share:
     """See the module's docstring."""
 
