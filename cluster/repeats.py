@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from .blocks import PUBLICATIONS, Block, Meta
+from .blocks import PUBLICATIONS, Block, Mark, Meta
 from .errors import StaleEpochError
 
 RUNS_REMEMBERED: Final = 64
@@ -85,17 +85,20 @@ class Memory(Protocol):
 
 class UnreleasedMarks:
     """The QoS 2 marks of blocks that are not applied yet: where they stand, and their sessions' newest generations. The
-    store knows those of others."""
+    store knows those of others. Also which marks, of its too, are being released: the record of that is placed, and not
+    applied."""
 
-    __slots__ = ("_generations", "_placed")
+    __slots__ = ("_generations", "_placed", "_releasing")
 
     def __init__(self) -> None:
         self._placed: dict[tuple[bytes, int], Placed] = {}
         self._generations: dict[bytes, int] = {}
+        # The connection's generation, and the first offset that is not concerned.
+        self._releasing: dict[tuple[bytes, int], tuple[int, int]] = {}
 
     def __len__(self) -> int:
-        """Marks and sessions."""
-        return len(self._placed) + len(self._generations)
+        """Marks, sessions and packet ids that are being released."""
+        return len(self._placed) + len(self._generations) + len(self._releasing)
 
     def get(self, session_uid: bytes, packet_id: int) -> Placed | None:
         """Where an unreleased publication stands."""
@@ -139,10 +142,27 @@ class UnreleasedMarks:
                 for mark in each.meta.marks:
                     self._see(mark.session_uid, mark.generation)
 
-    def release(self, session_uid: bytes, packet_ids: Sequence[int]) -> None:
-        """Their publisher has released these."""
+    def begin_release(self, session_uid: bytes, generation: int, packet_ids: Sequence[int], below: int) -> None:
+        """The publisher releases what stands below this offset under these."""
         for packet_id in packet_ids:
-            self._placed.pop((session_uid, packet_id), None)
+            self._releasing[session_uid, packet_id] = (generation, below)
+
+    def end_release(self, session_uid: bytes, packet_ids: Sequence[int], below: int, forgotten: bool) -> None:
+        """What was begun with the same offset is done, or has failed."""
+        for packet_id in packet_ids:
+            key = (session_uid, packet_id)
+            if self._releasing.get(key, (0, -1))[1] == below:
+                del self._releasing[key]
+            placed = self._placed.get(key)
+            if forgotten and placed is not None and placed.offset < below:
+                del self._placed[key]
+
+    def is_released(self, mark: Mark, placed: Placed) -> bool:
+        """Whether what bears the mark of what stands there is something else: its connection, or an older one, has
+        released that. A client that goes as it has sent its PUBREL, and comes back, may not wait for PUBCOMP; none
+        sends a PUBLISH again that it has released [MQTT-4.3.3-6]. (What an older connection had left is no news.)"""
+        generation, below = self._releasing.get((mark.session_uid, mark.packet_id), (0, 0))
+        return placed.offset < below and mark.generation >= generation
 
 
 class GroupRepeats:
@@ -187,6 +207,8 @@ class GroupRepeats:
             if mark.index in found:
                 continue
             placed = self._placed(mark.session_uid, mark.packet_id)
+            if placed is not None and self.marks.is_released(mark, placed):
+                placed = None
             if placed is None:
                 connection = (mark.session_uid, mark.generation)
                 if connection not in over:

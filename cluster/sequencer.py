@@ -303,9 +303,20 @@ class Sequencer:
         """See `GroupRepeats.remembers`."""
         return self.groups[group].repeats.remembers(session_uid, generation, packet_ids)
 
-    def release(self, group: int, session_uid: bytes, packet_ids: Sequence[int]) -> None:
-        """Forget released QoS 2 marks (their Released record is what forgets them in the store)."""
-        self.groups[group].repeats.marks.release(session_uid, packet_ids)
+    def begin_release(self, group: int, session_uid: bytes, generation: int, packet_ids: Sequence[int]) -> int:
+        """A connection of this generation releases QoS 2 marks: what it publishes under them from now on is no repeat.
+        Their Released record is to be placed next; returns what `end_release` is to be given."""
+        state = self.groups[group]
+        state.repeats.marks.begin_release(session_uid, generation, packet_ids, state.next)
+        return state.next
+
+    def end_release(
+        self, group: int, session_uid: bytes, packet_ids: Sequence[int], below: int, forgotten: bool
+    ) -> None:
+        """The store has forgotten released marks, or could not."""
+        state = self.groups.get(group)
+        if state is not None:
+            state.repeats.marks.end_release(session_uid, packet_ids, below, forgotten)
 
     # -- the queue
 

@@ -140,9 +140,22 @@ class CoordinatorRequests:
         sequencer = self._led.sequencer
         # A client that releases what nobody knows costs no record.
         wanted = [group for group in groups if sequencer.remembers(group, uid, generation, packet_ids)]
-        await asyncio.gather(*[self._append(group, Released(uid, packet_ids, generation)) for group in wanted])
-        for group in wanted:
-            sequencer.release(group, uid, packet_ids)
+        released = [self._release(group, Released(uid, packet_ids, generation)) for group in wanted]
+        self._led.place_control()  # what comes later in this turn under these ids stands behind it
+        await asyncio.gather(*released)
+
+    def _release(self, group: int, record: Released) -> asyncio.Future[None]:
+        sequencer, uid, packet_ids = self._led.sequencer, record.session_uid, record.packet_ids
+        below = sequencer.begin_release(group, uid, record.generation, packet_ids)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            sequencer.end_release(group, uid, packet_ids, below, error is None)
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(None)
+
+        self._led.append_control(group, record, done)
+        return future
 
     def dictionary_put(self, peer: BrokerPeer, group: int, dictionary: int, family: str, content: bytes) -> None:
         """Have a dictionary in the group's log; what is published after this on the link may refer to it."""

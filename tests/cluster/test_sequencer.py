@@ -108,8 +108,9 @@ def test_a_qos2_publication_sent_by_another_broker_is_a_repeat_until_released() 
     store.commit([first.block])
     reopened = sequencer(store, epoch=2)
     assert publish(reopened, entry([b"x"], qos=2, producer=b"r", marks=[Mark(0, UID, 7)])).placed == (Placed(1, 1, 1),)
+    below = reopened.begin_release(GROUP, UID, 0, (7,))
     store.commit([reopened.control(GROUP, [Released(UID, (7,))], 1)])
-    reopened.release(GROUP, UID, (7,))
+    reopened.end_release(GROUP, UID, (7,), below, True)
     released = publish(reopened, entry([b"x"], qos=2, producer=b"r", sequence=2, marks=[Mark(0, UID, 7)]))
     assert released.block is not None
 
@@ -135,7 +136,7 @@ def test_what_a_broker_brings_of_an_older_connection_is_neither_placed_nor_taken
         assert (made.remembers(GROUP, UID, 20, [7]), made.remembers(GROUP, UID, 10, [7])) == (True, False)
         released = made.control(GROUP, [Released(UID, (7,))], 1)
         store.commit([released])
-    made.release(GROUP, UID, (7,))
+    made.end_release(GROUP, UID, (7,), made.begin_release(GROUP, UID, 0, (7,)), True)
     late = publish(made, qos2(b"x", b"p", 1, Mark(0, UID, 7, 10)))
     assert (late.block, late.placed) == (None, (Placed(1, 0, 0),))
     # The first broker again: it still has something of the oldest connection, and has something of the newest.
@@ -146,6 +147,44 @@ def test_what_a_broker_brings_of_an_older_connection_is_neither_placed_nor_taken
     assert (again.block, places(again)) == (None, [mixed.block.first])
 
 
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_what_bears_an_id_while_its_release_is_written_is_no_repeat(applied: bool, forgotten: bool) -> None:
+    """A client went once it had sent its PUBREL, came back at once and published something else under the id, which was
+    taken for what it had released: nobody got it."""
+    store = MemoryStore(8)
+    made = sequencer(store)
+    first = publish(made, qos2(b"x", b"q", 1, Mark(0, UID, 7, 20))).block
+    assert first is not None
+    if applied:
+        store.commit([first])
+        made.durable("a", GROUP, first.last)
+        made.applied(GROUP, first.last + 1)
+    below = made.begin_release(GROUP, UID, 20, (7,))
+    released = made.control(GROUP, [Released(UID, (7,), 20)], 1)
+    older = publish(made, qos2(b"x", b"p", 1, Mark(0, UID, 7, 10)))
+    assert (older.block, places(older)) == (None, [first.first])
+    # Whoever comes back may release it again, and is answered once that is written.
+    assert made.remembers(GROUP, UID, 30, (7,))
+    other = publish(made, qos2(b"y", b"q", 2, Mark(0, UID, 7, 30)))
+    assert other.block is not None
+    assert other.block.first > released.last
+    made.end_release(GROUP, UID, (7,), below, forgotten)
+    again = publish(made, qos2(b"y", b"r", 1, Mark(0, UID, 7, 30)))
+    assert (again.block, places(again)) == (None, [other.block.first])
+    made.end_release(GROUP, UID, (7,), made.begin_release(GROUP, UID, 30, (7,)), True)
+    assert len(made.groups[GROUP].repeats.marks) == 1  # the session's generation, until what it published is applied
+
+
+def test_a_release_that_fails_leaves_what_it_was_to_forget() -> None:
+    made = sequencer(MemoryStore(8))
+    first = publish(made, qos2(b"x", b"q", 1, Mark(0, UID, 7, 20))).block
+    assert first is not None
+    made.end_release(GROUP, UID, (7,), made.begin_release(GROUP, UID, 20, (7,)), False)
+    again = publish(made, qos2(b"x", b"r", 1, Mark(0, UID, 7, 20)))
+    assert (again.block, places(again)) == (None, [first.first])
+
+
 def test_of_whom_only_a_release_is_known_an_older_connection_brings_nothing_more() -> None:
     """Its repeat was answered by the place that another connection's had, so the group has no mark of its own."""
     store = MemoryStore(8)
@@ -153,11 +192,12 @@ def test_of_whom_only_a_release_is_known_an_older_connection_brings_nothing_more
     first = publish(made, qos2(b"x", b"q", 1, Mark(0, UID, 7, 10))).block
     assert first is not None
     assert publish(made, qos2(b"x", b"q", 2, Mark(0, UID, 7, 30))).block is None
+    below = made.begin_release(GROUP, UID, 30, (7,))
     released = made.control(GROUP, [Released(UID, (7,), 30)], 1)
     store.commit([first, released])
     made.durable("a", GROUP, released.last)
     made.applied(GROUP, released.last + 1)
-    made.release(GROUP, UID, (7,))
+    made.end_release(GROUP, UID, (7,), below, True)
     late = publish(made, qos2(b"x", b"p", 1, Mark(0, UID, 7, 20)))
     assert (late.block, late.placed) == (None, (Placed(1, 0, 0),))
     assert publish(made, qos2(b"y", b"q", 3, Mark(0, UID, 7, 30))).block is not None
