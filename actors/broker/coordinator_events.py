@@ -57,7 +57,6 @@ class CoordinatorEvents:
         fresh = self._coordinators.news(pipeline, leads)
         standing = bool(fresh) and pipeline.link is not None
         if standing:
-            self._filters.register_now()
             heads = self.live.heads
             pipeline.resume_groups({group: heads.get(group, 0) for group in fresh})
         moved = self._coordinators.lead(pipeline, fresh)

@@ -35,28 +35,12 @@ LEADERLESS_S = 30.0
 AGAIN_S = 0.01
 
 
-class ReturningSession:
-    """A session that returns: who takes the cuts, of how many requests more, and the future that is done then."""
-
-    __slots__ = ("done", "left", "take")
-
-    def __init__(self, take: Take) -> None:
-        self.take = take
-        self.left = 0
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def answered(self) -> None:
-        """One of its requests is."""
-        self.left -= 1
-        if not self.left and not self.done.done():
-            self.done.set_result(None)
-
-
 class Return(NamedTuple):
-    """What one coordinator is asked for a session that returns: its filters to be placed."""
+    """A session that returns: its filters to be placed, and who takes the cuts."""
 
     filters: list[bytes]
-    of: ReturningSession
+    take: Take
+    done: asyncio.Future[None]
 
 
 class Topology(Protocol):
@@ -86,8 +70,6 @@ class Filters:
         self._registered: dict[Pipeline, set[bytes]] = {}
         # Returns of this turn, which share their requests.
         self._returning: dict[Pipeline, list[Return]] = {}
-        # Those of this turn that every coordinator is to know.
-        self._unregistered: dict[bytes, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._concerned = concerned
@@ -153,7 +135,7 @@ class Filters:
         if self._topology is None or len(self._topology.pipelines) < 2:
             await self._place_once(filters, everywhere, take)
             return
-        self._register_elsewhere(filters)
+        self._register_elsewhere(filters, self._topology.pipelines.values())
         every = everywhere or concerns_all(filters)
         groups = self._topology.groups
         lacking = set(range(groups)) if every else {topic_group(name, groups) for name in filters}
@@ -162,10 +144,8 @@ class Filters:
             lacking.difference_update(answer["cut"])
             take(part, answer)
 
-        await self._place_once(filters, everywhere, taken)
-        if not lacking:
-            return
         async with asyncio.timeout(LEADERLESS_S):
+            await self._place_once(filters, everywhere, taken)
             while lacking:
                 # Groups that had no leader just then, or another one: their cuts are still to come.
                 await asyncio.sleep(AGAIN_S)
@@ -187,26 +167,17 @@ class Filters:
             for pipeline in leading if is_wildcard(topic_filter) else self._concerned(topic_filter):
                 if pipeline in leading:
                     by_pipeline.setdefault(pipeline, []).append(topic_filter)
-        if everywhere:
-            await self._place_with_others(by_pipeline, take)
-        else:
-            await gathered([_unless_moved(self._place_at(*each, take)) for each in by_pipeline.items()])
+        place = self._place_with_others if everywhere else self._place_at
+        await gathered([_unless_moved(place(pipeline, part, take)) for pipeline, part in by_pipeline.items()])
 
-    def _register_elsewhere(self, filters: Collection[bytes]) -> None:
-        """Also at coordinators that do not lead their groups now, those of a turn at once; see `register_now`."""
-        if filters and not self._unregistered:
-            asyncio.get_running_loop().call_soon(self.register_now)
-        self._unregistered.update(dict.fromkeys(filters))
-
-    def register_now(self) -> None:
-        """Have all coordinators know the filters of this turn. Nothing is waited for: whatever they are asked later on
-        their links comes after it. So it is called before any is asked for groups that it has begun to lead."""
-        fresh, self._unregistered = self._unregistered, {}
-        names = [name for name in fresh if name in self._counts]  # others were released meanwhile
-        if names and self._topology is not None and not self._closed:
-            for pipeline in self._topology.pipelines.values():
-                for part in parts(names):
-                    pipeline.call(_ignore, "register", part)
+    @staticmethod
+    def _register_elsewhere(filters: Iterable[bytes], pipelines: Iterable[Pipeline]) -> None:
+        """Also at coordinators that do not lead their groups now: nothing is waited for, since whatever
+        they are asked later on their links comes after it."""
+        names = list(filters)
+        for pipeline in pipelines:
+            for part in parts(names):
+                pipeline.call(_ignore, "register", part)
 
     async def _place_at(self, pipeline: Pipeline, filters: list[bytes], take: Take) -> None:
         for part in parts(filters):
@@ -216,20 +187,17 @@ class Filters:
 
             await self._ask(pipeline, taken, "subscribe", part, False)
 
-    async def _place_with_others(self, by_pipeline: dict[Pipeline, list[bytes]], take: Take) -> None:
-        if self._closed:
-            raise _stopping()
-        returning = ReturningSession(take)
-        for pipeline, filters in by_pipeline.items():
+    async def _place_with_others(self, pipeline: Pipeline, filters: list[bytes], take: Take) -> None:
+        for part in parts(filters) or [[]]:
+            if self._closed:
+                raise _stopping()
             returns = self._returning.get(pipeline)
             if returns is None:
                 returns = self._returning[pipeline] = []
                 self._spawn(self._place_returns(pipeline))
-            asked = parts(filters) or [[]]
-            returning.left += len(asked)
-            returns += [Return(part, returning) for part in asked]
-        if returning.left:
-            await returning.done
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            returns.append(Return(part, take, done))
+            await done
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -251,26 +219,22 @@ class Filters:
 
     async def _place_some(self, pipeline: Pipeline, some: list[Return]) -> None:
         def taken(result: Any) -> None:
-            for filters, of in some:
-                if not of.done.done():  # unless its connection is gone meanwhile, or another request has failed
+            for each in some:
+                if not each.done.done():  # unless its connection is gone meanwhile
                     try:
-                        of.take(filters, result)
+                        each.take(each.filters, result)
                     except Exception as error:
-                        of.done.set_exception(error)
+                        each.done.set_exception(error)
                     else:
-                        of.answered()
+                        each.done.set_result(None)
 
-        filters = [name for each in some if not each.of.done.done() for name in each.filters]
+        filters = [name for each in some if not each.done.done() for name in each.filters]
         try:
             await self._ask(pipeline, taken, "subscribe", filters, True)
-        except LedElsewhereError:  # who leads the groups no more has no cuts of them: whoever does is asked
-            for each in some:
-                each.of.answered()
         except Exception as error:
             _fail(some, error)
-        except BaseException:
+        finally:
             _fail(some, _stopping())
-            raise
         # Of connections that are gone: their filters were released before the coordinator had them.
         self._end(pipeline, [name for name in filters if name not in self._counts])
 
@@ -353,8 +317,8 @@ def _stopping() -> UnavailableError:
 def _fail(returns: Iterable[Return], error: Exception) -> None:
     """Tell those that have no answer yet. (Cancelling what they wait for would look as if they had been cancelled.)"""
     for each in returns:
-        if not each.of.done.done():
-            each.of.done.set_exception(error)
+        if not each.done.done():
+            each.done.set_exception(error)
 
 
 def parts(filters: list[bytes]) -> list[list[bytes]]:

@@ -22,14 +22,11 @@ from .subscriber import Subscriber
 
 # Filters of one subscriber that are placed, put into the fan-out or ended in one step.
 FILTERS_AT_ONCE = 100
-# In an answer that many take: what was seen in it, a list of `LookedAt`.
+# In an answer that many take: what was seen in it.
 LOOKED_AT = "looked at"
 
 # filter -> group -> the first offset that comes live.
 Cuts = dict[bytes, dict[int, int]]
-# What was seen in an answer: the cuts before it (None: it was the first), and `_cut`, `_ends`, `_behind` and
-# `first_kept` with it.
-LookedAt = tuple[dict[int, int] | None, tuple[dict[int, int], dict[int, int], set[int], dict[int, int]]]
 
 
 class PlacingBroker(Protocol):
@@ -215,20 +212,16 @@ class Placing:
     # -- from an earlier cursor on
 
     def _answered_to_many(self, answer: dict[str, Any]) -> None:
-        """Take a coordinator's cuts, which others take too: what they say, behind what the coordinators before it have
-        said, is looked at once."""
-        before = self._cut if self._shared else None
-        if before is None and (self._cut or self._behind):
+        """Take a coordinator's cuts, which others take too: what they say is looked at once."""
+        if self._cut or self._behind:
             self._answered(answer)
             return
-        looked_at: list[LookedAt] = answer.setdefault(LOOKED_AT, [])
-        for behind_of, found in looked_at:
-            if behind_of is before:
-                self._cut, self._ends, self._behind, self.first_kept = found
-                break
-        else:
+        known = answer.get(LOOKED_AT)
+        if known is None:
             self._answered(answer)
-            looked_at.append((before, (self._cut, self._ends, self._behind, self.first_kept)))
+            answer[LOOKED_AT] = self._cut, self._ends, self._behind, self.first_kept
+        else:
+            self._cut, self._ends, self._behind, self.first_kept = known
         self._shared = True
 
     async def _from(self, wanted: Mapping[bytes, Grant], start: dict[int, int]) -> Cuts:

@@ -10,7 +10,7 @@ import pytest
 
 from lexicast.actors.broker import filters as filters_module
 from lexicast.actors.broker.filters import Filters
-from lexicast.cluster.errors import LedElsewhereError, UnavailableError
+from lexicast.cluster.errors import UnavailableError
 
 from ...support.harness import eventually
 
@@ -104,80 +104,3 @@ async def test_who_waits_when_the_broker_stops_is_told_and_not_cancelled(turns: 
     filters.close()
     with pytest.raises(UnavailableError, match="stopping"):
         await waiting
-
-
-class Known:
-    """One of several coordinators: what it was asked, in order. All filters are led by the first one."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, list[bytes]]] = []
-
-    def call(self, done: object, method: str, filters: list[bytes]) -> None:
-        self.told.append((method, filters))
-
-
-class Cluster:
-    """Two coordinators, each of which leads one of two groups."""
-
-    groups = 2
-
-    def __init__(self) -> None:
-        self.first, self.second = Known(), Known()
-        self.pipelines: Any = {"first": self.first, "second": self.second}
-        self.error: Exception | None = None
-
-    def pipeline_of(self, group: int) -> Any:
-        return self.second if group else self.first
-
-    async def ask(self, pipeline: Known, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
-        pipeline.told.append((method, arguments[0]))
-        await asyncio.sleep(0)
-        if self.error is not None and pipeline is self.second:
-            raise self.error
-        take({"cut": {int(pipeline is self.second): 5}})
-
-    def filters(self) -> Filters:
-        return Filters([], lambda topic_filter: [*self.pipelines.values()], self.ask, self)
-
-
-async def test_what_returns_in_one_turn_is_one_message_of_each_kind_to_each_coordinator() -> None:
-    cluster, got = Cluster(), list[Any]()
-    filters = cluster.filters()
-    await asyncio.gather(*[returns(filters, [b"a/%d/#" % number], got) for number in range(20)])
-    names = [b"a/%d/#" % number for number in range(20)]
-    assert cluster.first.told == cluster.second.told == [("register", names), ("subscribe", names)]
-    assert len(got) == 40
-
-
-async def test_what_is_released_in_the_turn_in_which_it_came_is_not_registered() -> None:
-    cluster = Cluster()
-    filters = cluster.filters()
-    staying, leaving = [asyncio.create_task(returns(filters, [name], [])) for name in (b"a/#", b"b/#")]
-    await asyncio.sleep(0)
-    leaving.cancel()
-    filters.release([b"b/#"])
-    await staying
-    for each in (cluster.first, cluster.second):
-        assert ("register", [b"a/#"]) in each.told
-        assert [what for what, names in each.told if b"b/#" in names][-1] == "unsubscribe"
-
-
-async def test_where_one_coordinator_fails_the_session_is_told_once_and_takes_nothing_more() -> None:
-    cluster, got = Cluster(), list[Any]()
-    cluster.error = UnavailableError("gone")
-    filters = cluster.filters()
-    with pytest.raises(UnavailableError, match="gone"):
-        await returns(filters, [b"a/#"], got)
-    assert len(got) <= 1
-
-
-async def test_a_coordinator_that_leads_no_more_is_passed_over_and_its_groups_are_asked_for_again() -> None:
-    cluster, got = Cluster(), list[Any]()
-    cluster.error = LedElsewhereError("not here")
-    filters = cluster.filters()
-    waiting = asyncio.create_task(returns(filters, [b"a/#"], got))
-    await eventually(lambda: len(cluster.second.told) > 2, "another try")
-    assert not waiting.done()
-    cluster.error = None
-    await waiting
-    assert sorted(answer["cut"].popitem() for _, answer in got) == [(0, 5), (1, 5)]

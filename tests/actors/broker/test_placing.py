@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from lexicast.actors.broker.encoding import Grant, Kind
 from lexicast.actors.broker.engine import BrokerEngine
 from lexicast.actors.broker.filters import Take
-from lexicast.actors.broker.placing import Placing
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.config.tables import Config
@@ -102,42 +101,4 @@ async def test_an_answer_that_many_take_stays_what_it_was_when_another_coordinat
     assert await subscribed(place_at_both) == {0: 2, 1: 2, 2: 2, 3: 2}
     assert await subscribed(place_at_one) == alone
     assert (shared["cut"], shared["ends"]) == ({0: 5, 1: 5}, {0: 5, 1: 4})
-    await engine.close()
-
-
-async def test_many_that_take_the_answers_of_several_coordinators_look_at_each_once(monkeypatch: Any) -> None:
-    engine = BrokerEngine("broker-0", 1, GROUPS, Config(), SystemClock())
-    subscriptions = engine.subscriptions
-    answers: list[dict[str, Any]] = [
-        {"cut": {group: 5 + group}, "ends": {group: 5}, "first": {}, "behind": [group] * (group == 1)}
-        for group in range(GROUPS)
-    ]
-    looks: list[Any] = []
-    look = Placing._answered
-
-    def looked(self: Placing, answer: dict[str, Any]) -> Any:
-        looks.append(answer)
-        return look(self, answer)
-
-    monkeypatch.setattr(Placing, "_answered", looked)
-
-    async def subscribed(order: list[int], start: int) -> dict[int, int]:
-        async def place(filters: Any, everywhere: bool, take: Take) -> None:
-            for at in order:
-                take(list(filters), answers[at])
-
-        subscriptions.filters.place = cast(Any, place)  # type: ignore[method-assign]  # stands for the coordinators
-        subscriber = Subscriber(subscriptions, Kind(4))
-        subscriber.block()
-        cuts = await subscriptions.subscribe(subscriber, {b"a/#": Grant(1)}, start=dict.fromkeys(range(GROUPS), start))
-        assert cuts[b"a/#"] == {group: 5 + group for group in range(GROUPS)}
-        return dict(subscriber.lagging)
-
-    for _ in range(5):
-        assert await subscribed([0, 1, 2, 3], 2) == dict.fromkeys(range(GROUPS), 2)
-    assert len(looks) == GROUPS
-    # Whom they reach in another order sees them so, and nobody else's change.
-    assert await subscribed([3, 1, 0, 2], 2) == dict.fromkeys(range(GROUPS), 2)
-    assert await subscribed([0, 1, 2, 3], 2) == dict.fromkeys(range(GROUPS), 2)
-    assert len(looks) == 2 * GROUPS
     await engine.close()
