@@ -64,7 +64,8 @@ def test_the_guarantees_hold_with_shared_subscriptions(first: int) -> None:
 # completed it; a session whose broker told how far it was, and died, when it had handed that one over and its home had
 # not written it; a session that a full disk refused to save, and its will with it; QoS 2 that was stored, sent again
 # and refused since the disk had become full, whose id then meant something else; a snapshot of tables that had not
-# followed as far as its taker's had; QoS 2 of a connection between two others, of which the group had only a release.
+# followed as far as its taker's had; QoS 2 of a connection between two others, of which the group had only a release;
+# sessions that return to a broker of several coordinators and share what these answer.
 @pytest.mark.parametrize(
     "seed",
     [
@@ -97,6 +98,7 @@ def test_the_guarantees_hold_with_shared_subscriptions(first: int) -> None:
         920186,
         921281,
         921297,
+        920343,
     ],
 )
 def test_stories_that_once_broke_a_guarantee_hold(seed: int) -> None:
