@@ -58,7 +58,7 @@ async def test_a_session_that_returns_has_each_exact_filter_recorded_once(
         subscriber = await returned(broker, FILTERS)
         told = [record.filter.encode() for record in recorded if isinstance(record, Subscribed)]
         assert sorted(told) == sorted(FILTERS)
-        interests = [each.server.requests.at_once["subscribe"].__self__ for each in cluster.coordinators.values()]
+        interests = [each.server._interest for each in cluster.coordinators.values()]
         await eventually(lambda: not any(each._recording for each in interests), "the records' commit")
 
         # One that ends and comes again is recorded again.
